@@ -72,11 +72,6 @@ class ActionSpec:
         return len(self.nvec) + self.num_bits + self.num_reals
 
     @property
-    def num_params(self) -> int:
-        """Outputs of the actor network: logits of all categories, of all bits, then means."""
-        return sum(self.nvec) + self.num_bits + self.num_reals
-
-    @property
     def stored_dtype(self) -> str:
         return "float32" if self.kind in ("box", "composite") else "int64"
 

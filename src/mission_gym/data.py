@@ -15,9 +15,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from mission_gym.actions import MAX_CATEGORIES as MAX_CATEGORIES
-from mission_gym.actions import ActionKind as ActionKind
-from mission_gym.actions import ActionSpec as ActionSpec
+from mission_gym.actions import ActionSpec
 
 Array = npt.NDArray[Any]
 Leaves = tuple[Array, ...]

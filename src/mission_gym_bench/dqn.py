@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
+from mission_gym.actions import ActionSpec
+from mission_gym.data import EnvSpec, LeafSpec
 from mission_gym.learner.priorities import Priorities
 from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.procs import usable_cores

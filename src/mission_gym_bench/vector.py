@@ -296,7 +296,7 @@ def _peers(num_envs: int) -> dict[str, Any]:
 def make_weights(spec: EnvSpec) -> Weights:
     """Return the weights of a 64,64 policy."""
     encoder, rng = Encoder(spec.leaves, True), np.random.default_rng(0)
-    widths = (encoder.num_flat, 64, 64, spec.action.num_params)
+    widths = (encoder.num_flat, 64, 64, PolicySpec(spec.leaves, spec.action).num_outputs)
     arrays = {} if encoder.normalizer is None else encoder.normalizer.arrays()
     for layer in range(3):
         shape = (widths[layer + 1], widths[layer])

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.dqn.kernel import QSettings
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.algorithms.ppo.kernel import Samples
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import ActionSpec, Array, LeafSpec
+from mission_gym.data import Array, LeafSpec
 from mission_gym.learner.off_policy_learner import Transitions
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym_bench.fake_gpu import pretend

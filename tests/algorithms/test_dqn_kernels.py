@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
 from mission_gym.algorithms.dqn.kernel import QSettings
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
-from mission_gym.data import ActionSpec, LeafSpec
+from mission_gym.data import LeafSpec
 from mission_gym.learner.blocks import with_prefix
 from mission_gym.learner.off_policy_learner import Transitions
 from mission_gym.policy import Encoded, PolicySpec

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
 from mission_gym.algorithms.dqn.learner import DqnLearner
 from mission_gym.algorithms.dqn.section import SettledDqn
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
-from mission_gym.data import ActionSpec, Block, EnvSpec, Final, LeafSpec
+from mission_gym.data import Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.blocks import with_prefix
 from mission_gym.learner.replay import ReplayLayout

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
 from mission_gym.algorithms.ppo.kernel import POLICY_LOSS, VALUE_LOSS, Samples
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import ActionSpec, LeafSpec
+from mission_gym.data import LeafSpec
 from mission_gym.learner.loops import activate_tanh
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.policy.sampling import draw_random

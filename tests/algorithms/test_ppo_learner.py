@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.ppo import learner as ppo
 from mission_gym.algorithms.ppo import torch_kernel
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
@@ -17,7 +18,7 @@ from mission_gym.algorithms.ppo.learner import MOST_SKIPPED, PpoLearner
 from mission_gym.algorithms.ppo.loss import Minibatch, compute_losses
 from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import ActionSpec, Array, Block, EnvSpec, Final, LeafSpec, UpdateStats
+from mission_gym.data import Array, Block, EnvSpec, Final, LeafSpec, UpdateStats
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.schedule import Schedule
 from mission_gym.policy import NumpyPolicy, PolicySpec

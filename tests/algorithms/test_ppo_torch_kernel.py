@@ -11,10 +11,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.ppo.kernel import APPROX_KL, RATIO_ERROR, Samples
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import ActionSpec, Array, LeafSpec, Weights
+from mission_gym.data import Array, LeafSpec, Weights
 from mission_gym.learner.blocks import SequenceMemory, draw_columns
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.torch_forms import TorchPolicy

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.dqn import build as dqn_build
 from mission_gym.algorithms.dqn import loss as dqn_loss
 from mission_gym.algorithms.dqn import torch_kernel as dqn_kernel
@@ -19,7 +20,7 @@ from mission_gym.algorithms.ppo import torch_kernel as ppo_kernel
 from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.config.rules import apply_rules
-from mission_gym.data import ActionSpec, LeafSpec
+from mission_gym.data import LeafSpec
 from mission_gym.errors import ConfigError
 from mission_gym.policy import PolicySpec
 from mission_gym.run.build import algorithm_of

@@ -8,6 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from mission_gym.env.spaces import action_spec, make_action_decoder, make_action_encoder
+from mission_gym.policy import PolicySpec
 from mission_gym.policy.sampling import draw_random
 
 HYBRID = spaces.Dict(
@@ -52,7 +53,11 @@ def test_a_space_that_is_an_array_has_no_other_form():
 def test_what_is_drawn_is_of_the_space_however_the_categories_are_joined():
     action, rng = action_spec(HYBRID), np.random.default_rng(0)
     form = make_action_decoder(HYBRID)
-    assert (action.kind, action.num_stored, action.num_params) == ("composite", 11, 3 + 14 + 4 + 2)
+    assert (action.kind, action.num_stored, PolicySpec((), action).num_outputs) == (
+        "composite",
+        11,
+        3 + 14 + 4 + 2,
+    )
     for each in (action, action.joined()):
         stored = draw_random(each, None, rng, 50)
         assert (stored.dtype, stored.shape) == (np.float32, (50, each.num_stored))
@@ -63,7 +68,7 @@ def test_what_is_drawn_is_of_the_space_however_the_categories_are_joined():
 def test_joined_categories_and_bits_count_through_all_combinations():
     space = spaces.Tuple((spaces.MultiBinary(2), spaces.Discrete(3, start=7)))
     joined, form = action_spec(space).joined(with_bits=True), make_action_decoder(space)
-    assert (joined.kind, joined.num_stored, joined.num_params) == ("categories", 1, 12)
+    assert (joined.kind, joined.num_stored, PolicySpec((), joined).num_outputs) == ("categories", 1, 12)
     seen = {str(form(row)) for row in joined.to_env(np.arange(12)[:, None])}
     assert len(seen) == 12
     bits, number = form(joined.to_env(np.array([[1 * 4 + 2]]))[0])

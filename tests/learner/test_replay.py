@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mission_gym.data import ActionSpec, Array, Block, EnvSpec, LeafSpec
+from mission_gym.actions import ActionSpec
+from mission_gym.data import Array, Block, EnvSpec, LeafSpec
 from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.rollout.blocks import add_final, invalidate_transition, make_block, truncate_column
 

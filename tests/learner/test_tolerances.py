@@ -18,13 +18,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.dqn import build as dqn
 from mission_gym.algorithms.dqn.kernel import QSettings
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.algorithms.ppo import build as ppo
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import ActionSpec, LeafSpec
+from mission_gym.data import LeafSpec
 from mission_gym.learner.verify import DEVICE_TOLERANCES, Evidence, Tolerance, find_disagreement
 from mission_gym.policy import Encoded, PolicySpec
 

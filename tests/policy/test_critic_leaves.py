@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import ActionSpec, LeafSpec, Weights
+from mission_gym.data import LeafSpec, Weights
 from mission_gym.errors import ConfigError
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.layout import name_leaves

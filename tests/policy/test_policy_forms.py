@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mission_gym.data import ActionSpec, LeafSpec, Weights
+from mission_gym.actions import ActionSpec
+from mission_gym.data import LeafSpec, Weights
 from mission_gym.errors import ConfigError
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import Sampler, draw_noise

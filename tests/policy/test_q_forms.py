@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mission_gym.data import ActionSpec, LeafSpec, Weights
+from mission_gym.actions import ActionSpec
+from mission_gym.data import LeafSpec, Weights
 from mission_gym.policy import NumpyQPolicy, PolicySpec
 from mission_gym.policy.sampling import choose_by_value
 from mission_gym.policy.torch_forms import QNetwork, TorchQPolicy, model_arrays

@@ -10,7 +10,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from mission_gym.data import ActionSpec, EnvSpec, LeafSpec
+from mission_gym.actions import ActionSpec
+from mission_gym.data import EnvSpec, LeafSpec
 from mission_gym.env.leaves import box_leaf, with_frames
 from mission_gym.env.observations import ObsReader
 from mission_gym.env.probe import probe

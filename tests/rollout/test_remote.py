@@ -48,7 +48,7 @@ def final_places(block: Block) -> list[tuple[int, int]]:
 def make_weights(spec: EnvSpec) -> Weights:
     """A policy of random weights, 16 wide."""
     encoder, rng = Encoder(spec.leaves, True), np.random.default_rng(0)
-    widths = (encoder.num_flat, 16, spec.action.num_params)
+    widths = (encoder.num_flat, 16, PolicySpec(spec.leaves, spec.action).num_outputs)
     arrays = {"log_std": np.zeros(spec.action.num_stored, np.float32)}
     for i in range(2):
         arrays[f"actor.{2 * i}.weight"] = rng.normal(size=(widths[i + 1], widths[i])).astype(np.float32)

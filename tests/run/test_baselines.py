@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from mission_gym.data import ActionSpec
+from mission_gym.actions import ActionSpec
 from mission_gym.env.factory import EnvRequest, make_factory, make_vector_factory
 from mission_gym.env.probe import probe, probe_vector
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from mission_gym.actions import ActionSpec
 from mission_gym.check.traces import (
     Clock,
     StepRecord,
@@ -22,7 +23,7 @@ from mission_gym.check.traces import (
     record_step,
     to_action,
 )
-from mission_gym.data import ActionSpec, EnvSpec, StepBatch
+from mission_gym.data import EnvSpec, StepBatch
 from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import EnvRequest, Factory, make_vector_factory
 from mission_gym.env.probe import probe_vector

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.data import MAX_CATEGORIES, ActionSpec, Array, EnvSpec
+from mission_gym.actions import MAX_CATEGORIES, ActionSpec
+from mission_gym.data import Array, EnvSpec
 from mission_gym.env.spaces import Path, Space, walk
 from mission_gym.errors import EnvContractError, nearest
 

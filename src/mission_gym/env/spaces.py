@@ -17,7 +17,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from mission_gym.data import MAX_CATEGORIES, ActionKind, ActionSpec, Array, LeafKind, LeafSpec
+from mission_gym.actions import MAX_CATEGORIES, ActionKind, ActionSpec
+from mission_gym.data import Array, LeafKind, LeafSpec
 from mission_gym.errors import EnvContractError
 
 Space = gym.Space[Any]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mission_gym.data import ActionKind, ActionSpec
+from mission_gym.actions import ActionKind, ActionSpec
 from mission_gym.policy.sampling import FILLER, HALF_LOG_2PI, part_columns, split_groups
 
 

@@ -15,6 +15,7 @@ from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.facts import EnvFacts, PlanInput, RunLayout
+from mission_gym.policy import PolicySpec
 from mission_gym.policy.image_layers import count_parameters, feature_width
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.rollout.blocks import block_bytes
@@ -90,7 +91,7 @@ def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, A
 def _num_parameters(config: Settled, spec: EnvSpec) -> int:
     shaped = [leaf for leaf in spec.leaves if not leaf.is_flat]
     features = sum(leaf.num_features for leaf in spec.leaves) + sum(map(feature_width, shaped))
-    widths = (features, *config.policy.network_arch, spec.action.num_params)
+    widths = (features, *config.policy.network_arch, PolicySpec(spec.leaves, spec.action).num_outputs)
     return 2 * sum((a + 1) * b for a, b in pairwise(widths)) + sum(map(count_parameters, shaped))
 
 

@@ -77,16 +77,20 @@ def find_devices(gpus: Sequence[str] = ("cuda",)) -> dict[str, bool]:
     return devices
 
 
-def list_setups(config: Config, algorithm: Algorithm, is_mlp: bool, threads: int) -> list[LearnerSetup]:
+def list_setups(
+    config: Config, algorithm: Algorithm, has_compiled_form: bool, threads: int
+) -> list[LearnerSetup]:
     """The setups that the algorithm supports for this config."""
     device = config.compute.device
     found = find_devices([device]) if device.startswith("cuda") else find_devices()
     devices = {name: has_bf16 and algorithm.has_bf16 for name, has_bf16 in found.items()}
     if device == "auto" and config.run.timesteps < _MIN_STEPS_FOR_GPU:
         devices = {"cpu": devices["cpu"]}
-    if is_mlp and max(config.policy.network_arch) < _BF16_WIDTH:
+    if has_compiled_form and max(config.policy.network_arch) < _BF16_WIDTH:
         devices["cpu"] = False
-    return combine(config.compute, is_mlp and algorithm.has_compiled_kernel(config, threads), devices)
+    return combine(
+        config.compute, has_compiled_form and algorithm.has_compiled_kernel(config, threads), devices
+    )
 
 
 def combine(
@@ -123,13 +127,15 @@ def list_threaded(
                 yield setup, threads
 
 
-def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, is_mlp: bool) -> int:
+def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, has_compiled_form: bool) -> int:
     """One thread for small networks, all usable cores for large ones."""
     wide = sum(leaf.num_features for leaf in spec.leaves if leaf.kind == "text" or leaf.open_ended)
     widths = (64 + wide, *config.policy.network_arch)
     work = 2 * sum(a * b for a, b in pairwise(widths))
     work += sum(count_work(leaf) for leaf in spec.leaves if not leaf.is_flat)
-    is_threaded = is_mlp and algorithm.compiled_kernel_has_threads and config.compute.kernel != "torch"
+    is_threaded = (
+        has_compiled_form and algorithm.compiled_kernel_has_threads and config.compute.kernel != "torch"
+    )
     enough = _WORK_FOR_THREADS if is_threaded else _WORK_FOR_TORCH_THREADS
     return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mission_gym.actions import ActionSpec
 from mission_gym.check.devices import free_device_bytes, peak_device_bytes
 from mission_gym.config.layers import read_presets
 from mission_gym.config.schema import Settled
-from mission_gym.data import ActionSpec, EnvSpec, Fact, LeafSpec, Plan
+from mission_gym.data import EnvSpec, Fact, LeafSpec, Plan
 from mission_gym.env.agents import type_of_agent
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.setups import describe_setup, explain_overlap

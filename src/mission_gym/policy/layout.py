@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mission_gym.data import ActionSpec, EnvSpec, LeafSpec, Leaves
+from mission_gym.actions import ActionSpec
+from mission_gym.data import EnvSpec, LeafSpec, Leaves
 
 if TYPE_CHECKING:  # workers act without loading the config
     from mission_gym.config.schema import PolicySection

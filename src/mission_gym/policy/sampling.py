@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mission_gym.data import ActionKind, ActionSpec, ActOut, Array
+from mission_gym.actions import ActionKind, ActionSpec
+from mission_gym.data import ActOut, Array
 from mission_gym.streams import generator
 
 FILLER = float(np.finfo(np.float32).min)

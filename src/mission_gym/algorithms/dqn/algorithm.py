@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from mission_gym.actions import MAX_CATEGORIES, ActionSpec
 from mission_gym.algorithms.dqn.section import DqnSection, dqn_section
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
-from mission_gym.data import MAX_CATEGORIES, ActionSpec, EnvSpec, Fact
+from mission_gym.data import EnvSpec, Fact
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.off_policy import OffPolicyAlgorithm
 from mission_gym.policy import PolicySpec

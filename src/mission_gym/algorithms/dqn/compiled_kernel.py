@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.dqn import compiled_steps
 from mission_gym.algorithms.dqn import kernel as contract
 from mission_gym.algorithms.dqn.compiled_steps import QRows, QScratch, QShape, QVectors, learn
@@ -22,7 +23,7 @@ from mission_gym.algorithms.dqn.kernel import (
     make_evidence,
     scale_power,
 )
-from mission_gym.data import ActionSpec, Array, LeafSpec
+from mission_gym.data import Array, LeafSpec
 from mission_gym.learner.mlp import (
     LINEAR,
     CompiledNetwork,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.ppo import compiled_loss, compiled_steps
 from mission_gym.algorithms.ppo.compiled_loss import ActionScratch
 from mission_gym.algorithms.ppo.compiled_steps import (
@@ -27,7 +28,7 @@ from mission_gym.algorithms.ppo.compiled_steps import (
 )
 from mission_gym.algorithms.ppo.kernel import COLUMNS, Samples, make_evidence
 from mission_gym.algorithms.ppo.section import PpoSection, StepSettings
-from mission_gym.data import ActionSpec, Array, LeafSpec
+from mission_gym.data import Array, LeafSpec
 from mission_gym.learner.blocks import SequenceMemory
 from mission_gym.learner.mlp import (
     LINEAR,

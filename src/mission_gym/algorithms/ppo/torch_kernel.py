@@ -292,8 +292,7 @@ def _can_stack(model: ActorCritic) -> bool:
     """Whether actor and critic are MLPs without memory that read the same inputs, on an accelerator."""
     first, other = (cast(nn.Linear, net[0]) for net in (model.actor, model.critic))
     same = first.in_features == other.in_features == model.num_actor_flat and len(model.actor) > 1
-    is_mlp = model.trunk is None and not model.has_memory
-    return is_mlp and same and first.weight.device.type != "cpu"
+    return model.trunk is None and not model.has_memory and same and first.weight.device.type != "cpu"
 
 
 class StackedActorCritic:
