@@ -45,7 +45,7 @@ def test_the_terminal_shows_stages(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert main(["train", "stage_toys:Staged", *where, *SMALL]) == 0
     told = capfd.readouterr().err
     assert re.search(r"curriculum +1 alone +bots=1; until 64 steps", told)
-    assert re.search(r"2 crowd +bots=3; to the end; evaluations are on it", told)
+    assert re.search(r"2 crowd +bots=3; until the end; for evaluations", told)
     assert "stage 2 of 2 from step 64: crowd (stage 1: 64 steps)" in told
     assert re.search(r"^stage +2 of 2: crowd", told, re.MULTILINE)
 

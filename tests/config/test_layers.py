@@ -360,7 +360,7 @@ def test_images_have_their_own_profile() -> None:
     assert apply_image_profile(given) is given
     dqn = resolve("Env-v0", {"algo": "dqn"})
     assert apply_image_profile(dqn) is dqn
-    _, opened, *_ = open_new(resolve("mission_gym_bench.arena:CatchPlanes", {}))
+    _, opened, *_ = open_new(resolve("mission_gym_bench.environments:CatchPlanes", {}))
     assert opened.config.value("ppo.n_epochs") == 4
 
 

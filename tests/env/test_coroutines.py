@@ -250,7 +250,7 @@ def test_the_doctor_finds_no_fault() -> None:
 
 def test_the_doctor_names_what_blocks_the_event_loop() -> None:
     findings = check_environment(EnvRequest("coroutine_toys:Napping"), num_episodes=1, budget_s=5.0)
-    (told,) = [each for each in findings if "held the event loop" in each.what]
+    (told,) = [each for each in findings if "blocked the event loop" in each.what]
     assert told.level == "warning"
     assert "use --vector threads" in told.fix
 

@@ -129,7 +129,7 @@ class Home:
             values = {"gamma": 0.95, "activation": "relu"}
             study.add("default" if number == 0 else "search", values, values)
         study.finish(0, 1.0, 2.0)
-        study.fail(1, "NotFiniteError")
+        study.drop(1, "NotFiniteError")
         rows = [trial.row for trial in study.list_trials()]
         question = Question(
             asked={}, values={"env": ENV_ID}, over="", axes=SEARCHED, starts=[], measure="return", trials=3,

@@ -85,7 +85,7 @@ def test_a_card_that_cannot_act_is_told_and_learns(monkeypatch: pytest.MonkeyPat
         def act(self: TorchPolicy, *args: Any) -> Any:
             device.largest_bytes = 0
             try:
-                return self._compute(self._model.actor_params, args[0])
+                return self._compute(self._model.actor_outputs, args[0])
             finally:
                 device.largest_bytes = 1 << 40
 

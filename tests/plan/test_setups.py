@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from mission_gym.config.schema import ComputeSection
 from mission_gym.errors import ConfigError
 from mission_gym.plan import setups
 from mission_gym.plan.setups import LearnerSetup, choose_setup, combine
-from mission_gym.run import build
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.resume import resume_run
@@ -112,7 +110,7 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
     def measure(learner: Any, *_: Any) -> float:
         return times[str(learner.kernel._precision).removeprefix("torch.").replace("bfloat", "bf")]
 
-    monkeypatch.setattr(build, "load_algorithm", lambda name: replace(ALGORITHM, measure_update_s=measure))
+    monkeypatch.setattr(type(ALGORITHM), "measure_update_s", lambda self, *args: measure(*args))
     resolved = resolve("toys:DictMask", SMALL | {"runs_dir": str(tmp_path)})
     with start_run(resolved, lambda event: None) as session:
         compute, sources = session.config.compute, read_config(session.run.config_yaml).sources
@@ -165,8 +163,8 @@ def test_values_that_exclude_each_other_are_refused() -> None:
 def test_what_an_algorithm_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = resolve("CartPole-v1", SMALL | {"kernel": "compiled"})
     environment = open_environment(resolved.config, {})
-    plain = replace(ALGORITHM, has_compiled_kernel=lambda config, threads: False, has_bf16=False)
-    monkeypatch.setattr(build, "load_algorithm", lambda name: plain)
+    monkeypatch.setattr(type(ALGORITHM), "has_compiled_kernel", lambda self, config, threads: False)
+    monkeypatch.setattr(type(ALGORITHM), "has_bf16", False)
     with pytest.raises(ConfigError, match="kernel=compiled is not possible: ppo has none for this config"):
         settle(resolved, environment)
     resolved = resolve("CartPole-v1", SMALL | {"precision": "bf16"})

@@ -67,7 +67,7 @@ def test_dqn_chooses_among_combinations(
     [
         ("Throw", r"action_toys:Throw acts with Dict, which has real numbers \(aim\); use ppo"),
         ("Guarded", r"which has real numbers \(force\); use ppo"),
-        ("Wide", r"acts with MultiDiscrete of 1000000 combinations, over the 65536 it can have; use ppo"),
+        ("Wide", r"acts with MultiDiscrete of 1000000 combinations, over the limit of 65536; use ppo"),
     ],
 )
 def test_dqn_refuses_what_it_can_not_count_out(env: str, message: str, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_the_three_best_are_played_again(tmp_path: Path) -> None:
     assert [row["step"] for row in document["evals"] if row["suite"] == "confirm"] == ranked[:3]
     event = next(event for event in said if event["event"] == "confirm")
     assert to_json(event["candidates"]) == candidates
-    shown = str(RunView().see(event)[0])
+    shown = str(RunView().add(event)[0])
     assert shown.startswith(f"best: step {best:,}, confirmed on 2 more episodes")
 
 

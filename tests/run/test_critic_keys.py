@@ -151,7 +151,7 @@ def test_a_mask_is_no_key_for_anybody() -> None:
     resolved, _ = apply_rules(resolve("toys:Blindfold", SMALL_FLAGS | {"critic_keys": "action_mask"}))
     opened = open_environment(resolved.config, {})
     masked = replace(opened, spec=replace(opened.spec, mask_source="obs:action_mask"))
-    with pytest.raises(ConfigError, match="'action_mask' is the action mask, which is no input of either"):
+    with pytest.raises(ConfigError, match="'action_mask' is the action mask, which neither network reads"):
         settle(resolved, masked)
 
 

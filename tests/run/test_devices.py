@@ -200,8 +200,8 @@ def test_the_doctor_lets_every_device_prove_itself(monkeypatch: pytest.MonkeyPat
     with pretend("cuda", capability=(7, 5)):  # without bf16, which can't be pretended
         assert check_devices() == {"cuda float32": ""}
     monkeypatch.setattr(settle, "_verified", {})
-    with pretend("cuda", index=1, capability=(7, 5)):  # of two cards, the first fails
+    with pretend("cuda", index=1, capability=(7, 5)):  # of two GPUs, the first fails
         causes = check_devices()
     assert causes["cuda:1 float32"] == ""
-    assert causes["cuda float32"].startswith("card 0 is asked")
+    assert causes["cuda float32"].startswith("GPU 0 is used instead of cuda:1")
     assert check_devices() == {}

@@ -113,7 +113,7 @@ def test_the_replay_is_saved_once_and_only_if_it_is_wanted(tmp_path: Path) -> No
         run = drain(session)
     assert replays(run) == []
     notes = resume_notes(run)
-    assert "the replay was not saved and is lost; learning goes on after 32 steps" in notes
+    assert "the replay was not saved and is lost; learning continues after 32 steps" in notes
     assert "the resume is not exact: not all state could be restored" in notes
 
 

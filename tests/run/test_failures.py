@@ -60,7 +60,7 @@ def test_what_is_not_finite_before_the_first_update_is_refused(tmp_path: Path) -
     Once.faults = ["reward"]
     match = (
         "reward of environment 0 is nan at step 2 of a short block before the first update; nothing was"
-        r" learned\. Mend the environment \(mission-gym check finds the step\)$"
+        r" learned\. Fix the environment \(mission-gym check finds the step\)$"
     )
     resolved = resolve("<once>", SMALL | {"runs_dir": str(tmp_path)})
     with pytest.raises(NotFiniteError, match=match), start_run(resolved, lambda event: None, Once):

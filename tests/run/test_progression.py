@@ -27,6 +27,8 @@ class Listening(BlockCollector):
     def enter_stage(self, stage: int) -> None:
         self.told = [stage]
 
+    def load(self, weights: Any) -> None: ...
+
     def start(self) -> None: ...
 
     def make_short(self, num_steps: int) -> Block:

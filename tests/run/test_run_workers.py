@@ -137,7 +137,7 @@ def test_a_failure_beyond_recovery_leaves_a_bundle_that_replays(
     (bundle,) = run.path.glob("repro-*.json")
     replay = replay_bundle(bundle)
     assert replay.failed
-    assert "the failure came back at step 14" in replay.text
+    assert "the failure was reproduced at step 14" in replay.text
     assert ("SIGSEGV" if kind == "segfault" else "the simulator fell over") in replay.text
     assert main(["check", "--repro", str(bundle), "--json"]) == 3
     assert json.loads(capfd.readouterr().out)["failed"]

@@ -12,7 +12,7 @@ import pytest
 from test_exact_resume import assert_equal_runs, drain, silent, start, stop_at_poll
 
 import mission_gym as mg
-from mission_gym.errors import ConfigError, RunStateError, UsageError
+from mission_gym.errors import ConfigError, EnvContractError, RunStateError, UsageError
 from mission_gym.run.resume import resume_run
 from mission_gym.store.lineage import read_lineage, write_lineage
 from mission_gym.store.rundir import RunDir
@@ -75,14 +75,20 @@ def test_sequences_that_are_cut_are_counted_and_told_once(tmp_path: Path) -> Non
         run_short(tmp_path, "words", max_sequence=2)
 
 
-@pytest.mark.parametrize("form", ["mission", "list", "large"])
-def test_make_vec_gives_what_the_environment_gives(form: str) -> None:
-    vec = mg.make_vec("told:Told", 2, backend="serial", env_kwargs={"form": form})
+@pytest.mark.parametrize(
+    ("form", "where"), [("mission", "'mission' space Mission"), ("list", "space Sequence")]
+)
+def test_make_vec_refuses_observations_that_are_not_arrays(form: str, where: str) -> None:
+    with pytest.raises(EnvContractError, match=f"{where}.* is not supported by make_vec; use Box"):
+        mg.make_vec("told:Told", 2, backend="serial", env_kwargs={"form": form})
+
+
+def test_make_vec_returns_large_numbers_as_the_environment_does() -> None:
+    vec = mg.make_vec("told:Told", 2, backend="serial", env_kwargs={"form": "large"})
     try:
         obs, _ = vec.reset(seed=3)
-        first, _ = Told(form).reset(seed=3)
-        shown = obs["mission"][0] if form == "mission" else obs[0]
-        assert str(shown) == str(first["mission"] if form == "mission" else first)
+        first, _ = Told("large").reset(seed=3)
+        assert str(obs[0]) == str(first)
     finally:
         vec.close()
 

@@ -229,22 +229,27 @@ class TorchNetwork:
     def _acts(self, name: str) -> bool:
         return name.partition(".")[0] not in self._frozen and self._is_acting(name)
 
-    def parameters(self) -> dict[str, Array]:
-        """Copies of all parameters and buffers by name; those of a trained part are fetched in one piece."""
+    def _fetch(self, wanted: Callable[[str], bool]) -> dict[str, Array]:
+        """Copies of the wanted parameters and buffers by name; those of a trained part are one transfer."""
         arrays = {}
         for part, model in self._models.items():
             prefix = f"{part}." if part else ""
-            trained = self.adams[part].split(self.adams[part].flat) if part in self.adams else {}
-            for name, tensor in model.state_dict().items():
-                name = prefix + name
+            tensors = {prefix + name: tensor for name, tensor in model.state_dict().items()}
+            tensors = {name: tensor for name, tensor in tensors.items() if wanted(name)}
+            trained = self.adams[part].split(self.adams[part].flat) if tensors and part in self.adams else {}
+            for name, tensor in tensors.items():
                 arrays[name] = trained[name] if name in trained else fetch(tensor).copy()
         return arrays
 
+    def parameters(self) -> dict[str, Array]:
+        """Copies of all parameters and buffers by name."""
+        return self._fetch(lambda name: True)
+
     def acting(self) -> dict[str, Array]:
-        return {name: array for name, array in self.parameters().items() if self._acts(name)}
+        return self._fetch(self._acts)
 
     def training(self) -> dict[str, Array]:
-        return {name: array for name, array in self.parameters().items() if not self._acts(name)}
+        return self._fetch(lambda name: not self._acts(name))
 
     def snapshot(self) -> list[Tensor]:
         """Clones of every tensor that gradient steps change, on the device."""

@@ -264,7 +264,8 @@ class Explorer:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue exactly from a state of `get_state`."""
+        """Continue exactly from a state of `get_state`; the site may have another address now."""
+        state = _replace_address(state, state["base_url"], self.host.base_url)
         home, target, wanted = state["task"]
         self.task = Task(home, target, frozenset(wanted))
         self.memory = Memory.restore(state["memory"], self.rules.max_links)
@@ -333,3 +334,12 @@ class Explorer:
         }
         metrics |= {f"failed_{name}": self.failures[name] for name in FAILURES}
         return {name: float(value) for name, value in metrics.items()}
+
+
+def _replace_address(value: Any, old: str, new: str) -> Any:
+    """Return plain values in which URLs of the old site are those of the new one."""
+    if isinstance(value, dict):
+        return {key: _replace_address(item, old, new) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replace_address(item, old, new) for item in value]
+    return new + value.removeprefix(old) if isinstance(value, str) and value.startswith(old) else value
