@@ -36,6 +36,7 @@ LEVELS = [
     {"api", "cli", "scripts", "__main__"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
+MOST_FILES_OF_A_WALK = 20  # of ARCHITECTURE.md
 MOST_ROOMS = 20  # folders of the package, and the modules of the lowest level as one
 SIDEWAYS = {
     ("data", "errors"),
@@ -242,6 +243,31 @@ def test_few_rooms_load_records(table: str) -> None:
         named = imports_of(path.read_text("utf-8"), "mission_gym")
         loaded = {name for name in named if f"{name}.".startswith(f"{module}.")}
         assert not loaded, f"{path} loads {loaded}"
+
+
+def read_walks() -> dict[str, list[tuple[str, list[str]]]]:
+    """The walks of ARCHITECTURE.md: by title, each file with the names that its line mentions."""
+    page = (ROOT.parent / "ARCHITECTURE.md").read_text("utf-8")
+    section = page.partition("\n## Four walks\n")[2].partition("\n## ")[0]
+    walks = {}
+    for part in section.split("\n### ")[1:]:
+        items = re.findall(r"^\d+\. (?:\w+\. )?`([^`]+)`: (.*)$", part, re.MULTILINE)
+        walks[part.splitlines()[0]] = [(file, re.findall(r"`([^`]+)`", line)) for file, line in items]
+    return walks
+
+
+@pytest.mark.parametrize("title", ["One transition", "One config value", "One metric", "One checkpoint"])
+def test_a_walk_names_few_files_and_functions_that_exist(title: str) -> None:
+    walk = read_walks()[title]
+    assert 10 < len({file for file, _ in walk}) <= MOST_FILES_OF_A_WALK
+    for file, names in walk:
+        paths = [base / file for base in (SOURCE, ROOT.parent) if (base / file).is_file()]
+        assert paths, f"{title}: {file} does not exist"
+        assert names, f"{title}: the line of {file} names no function"
+        text = paths[0].read_text("utf-8")
+        for name in (part for dotted in names for part in dotted.split(".")):
+            defined = rf"(?m)(?:\b(?:def|class|function) |^\s*){re.escape(name)}\b"
+            assert re.search(defined, text), f"{title}: {file} does not define {name}"
 
 
 def test_no_file_is_long_without_a_reason() -> None:
