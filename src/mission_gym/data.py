@@ -43,10 +43,8 @@ class LeafSpec:
     nvec: tuple[int, ...] = ()
     start: tuple[int, ...] = ()
     channels_last: bool = False
-    low: tuple[
-        float, ...
-    ] = ()  # the value that becomes 0 if numbers are scaled by bounds; flat, or one for all
-    high: tuple[float, ...] = ()  # the value that becomes 1
+    low: tuple[float, ...] = ()  # the value that is scaled to 0; flat, or one for all; empty: not scaled
+    high: tuple[float, ...] = ()  # the value that is scaled to 1
     open_ended: bool = False  # ids of a grid: larger ones count as the last of `nvec`
     shrink: int = 1  # side of the squares of pixels that are stored as their mean
     max_elements: int = 0  # of a sequence
@@ -192,9 +190,8 @@ class StepBatch:
     observation of the next episode; `final_obs` holds the last one.
 
     `valid` is False for reset rows of next-step vector environments, for a transition lost in a failure, and
-    for an
-    absent agent: its weight is 0 in every loss and statistic. The row of an agent that ended shows zeros
-    until its environment resets. The next call may reuse the arrays: copy them to keep them.
+    for an absent agent: its weight is 0 in every loss and statistic. The row of an agent that ended shows
+    zeros until its environment resets. The next call may reuse the arrays: copy them to keep them.
     """
 
     env_ids: Array  # int64 [B]: environment * num_agents + agent

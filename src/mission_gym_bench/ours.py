@@ -77,8 +77,8 @@ def _report(run: RunDir, episodes: int) -> float:
 def train_defaults(job: TrainingJob, folder: Path) -> TrainingResult:
     """Train as `mission-gym train ENV --timesteps N --seed S --no-tune` does, in one process with one thread.
 
-    Neither tuning nor the serial vector changes the learned policy. In one
-    process the clock counts everything.
+    Neither tuning nor the serial vector changes the learned policy. In one process the clock counts
+    everything.
     """
     resolved = resolve(job.env_id, job.flags | _PLAIN | {"runs_dir": str(folder)})
     with Examiner(job) as examiner, start_run(resolved, lambda event: None) as session:

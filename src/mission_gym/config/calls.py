@@ -1,6 +1,6 @@
 """Named callables with arguments, `module:callable(stack_size=4)`, and short names, `frame-stack:4`.
 
-Text is parsed and never evaluated: arguments are literals. `env.wrapping` defines the short names.
+Text is parsed and never evaluated: arguments are literals. `env/wrapper_names.py` defines the short names.
 """
 
 from __future__ import annotations

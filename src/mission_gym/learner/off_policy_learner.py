@@ -2,9 +2,9 @@
 
 A block goes into the replay, then as many gradient steps run as the replay ratio asks for. They are counted
 over all valid transitions, so the ratio does not depend on the number of environments. A stop request is seen
-between
-gradient steps: finished ones are kept, and the next call with the same block continues there. Everything that
-follows a schedule goes by the absolute step. An algorithm adds its networks, its loss and its exploration.
+between gradient steps: finished ones are kept, and the next call with the same block continues there.
+Everything that follows a schedule goes by the absolute step. An algorithm adds its networks, its loss and its
+exploration.
 """
 
 from __future__ import annotations

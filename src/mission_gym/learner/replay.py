@@ -2,8 +2,7 @@
 
 The next observation of row t is row t + 1. If an episode was truncated, its final observation and mask are in
 a side table. Observations are stored raw and once; of stacked frames, only the newest. Rows are numbered from
-the
-start, without wrapping: an id is row * N + column, so it shows whether its slot was overwritten.
+the start, without wrapping: an id is row * N + column, so it shows whether its slot was overwritten.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _COLLECT_CALL_S, _COLLECT_ROW_S = 25e-6, 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Builder:
-    """Builds parts of a run for measurements, for one environment; `run/build.py` makes it."""
+    """Builds parts of a run for measurements, for one environment; `run/settle.py` makes it."""
 
     spec: EnvSpec
     factory: Factory

@@ -139,7 +139,7 @@ class Environment:
 
 
 def list_readings(spec: EnvSpec) -> dict[str, InferredLeaf]:
-    """How arrays are read whose meaning was inferred from their values (`env/boxes.py`). Later values may
+    """How arrays are read whose meaning was inferred from their values (`env/leaves.py`). Later values may
     suggest another meaning, and a run must be opened as it was made."""
     return {
         leaf.name: InferredLeaf(leaf.kind, leaf.nvec, leaf.start, leaf.channels_last, leaf.open_ended)

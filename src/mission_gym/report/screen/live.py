@@ -1,7 +1,7 @@
 """The terminal: documents as JSON or views, and a live run or group.
 
 A live run or group is shown on stderr. In a terminal, one line or table stays below the printed text. Without
-a terminal, there are to_json lines.
+a terminal, there are plain lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mission_gym.store.files import to_json
 from mission_gym.store.groups import GroupDir, Job
 
 _PIPED_WIDTH = 200  # lines of a file need not fit into 80 columns
-_RUN_S, _JOBS_S = 5.0, 30.0  # between two to_json lines
+_RUN_S, _JOBS_S = 5.0, 30.0  # between two plain lines
 
 
 class _InertConsole(Console):
@@ -133,7 +133,7 @@ class JobsScreen(_LiveView):
             self._console.print(inert(text), soft_wrap=True, style="dim")
 
     def watch(self, jobs: Mapping[str, Job]) -> None:
-        """Show the jobs: as a table, or as a to_json line if a state changed or some time has passed."""
+        """Show the jobs: as a table, or as a plain line if a state changed or some time has passed."""
         rows = describe_jobs(self._group, jobs)
         states, now = [row["state"] for row in rows], time.monotonic()
         if self._is_live:
