@@ -21,16 +21,6 @@ ROLES = {
     "main": ("record", "evaluate", "save"),
 }
 _NUM_SPANS = 256  # kept between two calls of `take`; the oldest are dropped
-_latest_s = _set_back_s = 0.0
-
-
-def steady_s() -> float:
-    """Seconds for durations of the main thread, which never go back, whatever is done to the clocks."""
-    global _latest_s, _set_back_s
-    now = time.monotonic()
-    _set_back_s += max(0.0, _latest_s - now)
-    _latest_s = now
-    return now + _set_back_s
 
 
 class PhaseClock:

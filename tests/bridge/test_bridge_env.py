@@ -185,9 +185,7 @@ def test_what_cannot_be_started_is_told() -> None:
         BridgeEnv("")
     with pytest.raises(UsageError, match=r"can't be sent to the game: a object can't be sent"):
         BridgeEnv(WALK, thing=object())
-    with pytest.raises(
-        UsageError, match="needs no vector form: other vectors step all games"
-    ):
+    with pytest.raises(UsageError, match="needs no vector form: other vectors step all games"):
         mg.make_vec(f"bridge:{WALK}", 2, backend="batched")
     assert os.getpid() == psutil.Process().pid
     assert not processes()

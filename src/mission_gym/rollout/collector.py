@@ -29,7 +29,7 @@ from mission_gym.rollout.blocks import (
     truncate_column,
 )
 from mission_gym.rollout.frames import read_obs, write_obs, write_obs_at
-from mission_gym.streams import NumberedStreams
+from mission_gym.streams import Streams
 
 if TYPE_CHECKING:
     from mission_gym.vector.workers import WorkersVec
@@ -146,7 +146,8 @@ class Collector(BlockCollector):
         self._columns = np.arange(vec.num_rows)
         starts = range(0, vec.num_rows, size)
         self._groups = [slice(start, min(start + size, vec.num_rows)) for start in starts]
-        self._streams = [NumberedStreams(seed, "act", (first_row + start) // size) for start in starts]
+        self._seed, self._group_ids = seed, [(first_row + start) // size for start in starts]
+        self._streams = Streams()
 
     def load(self, weights: Weights) -> None:
         self.policy.load(weights)
@@ -211,8 +212,13 @@ class Collector(BlockCollector):
     def _draw_noise(self, block: Block, number: int) -> list[Array]:
         """The noise [T, B, K] of each group for a whole block."""
         return [
-            draw_noise(self.spec.action, stream.at(number), block.num_steps, columns.stop - columns.start)
-            for stream, columns in zip(self._streams, self._groups, strict=True)
+            draw_noise(
+                self.spec.action,
+                self._streams.begin(self._seed, "act", group, number),
+                block.num_steps,
+                columns.stop - columns.start,
+            )
+            for group, columns in zip(self._group_ids, self._groups, strict=True)
         ]
 
     def _act(
