@@ -39,7 +39,6 @@ LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 MOST_FILES_OF_A_WALK = 20  # of ARCHITECTURE.md
 MOST_ROOMS = 20  # folders of the package, and the modules of the lowest level as one
 SIDEWAYS = {
-    ("data", "errors"),
     ("data", "actions"),
     ("names", "errors"),
     ("intervals", "streams"),
@@ -52,8 +51,8 @@ SIDEWAYS = {
     ("__main__", "cli"),
     ("cli", "api"),
 }
-DISK_BANK = {"store", "fleet", "report"}  # import only store and below, and never torch
-DISK_BANK_EXTRA = {("fleet", "ray")}  # jobs on a cluster
+DISK_ROOMS = {"store", "fleet", "report"}  # import only store and below, and never torch
+DISK_ROOMS_EXTRA = {("fleet", "ray")}  # jobs on a cluster
 TORCH_ROOMS = {"policy", "learner", "algorithms", "check", "plan", "run"}
 # The other packages of the distribution: what each may import of this one, and who may import it.
 PACKAGES = {
@@ -161,8 +160,8 @@ def test_imports_go_downwards(path: Path) -> None:
             if room == "report.dashboard":
                 is_allowed = other == "report" or LEVEL[other] <= LEVEL["store"]
                 assert is_allowed, f"{path}: the dashboard imports only report, store and below"
-            if room in DISK_BANK:
-                is_allowed = LEVEL[other] <= LEVEL["store"] or (room, other) in DISK_BANK_EXTRA
+            if room in DISK_ROOMS:
+                is_allowed = LEVEL[other] <= LEVEL["store"] or (room, other) in DISK_ROOMS_EXTRA
                 assert is_allowed, f"{path}: {room} imports only store and below"
         if parts[0] in ("torch", "tensorboardX"):
             is_allowed = room in TORCH_ROOMS or path == SOURCE / "store" / "sinks" / "tensorboard.py"
