@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from test_devices import IMAGE_PROFILE, SMALL, read_plan, train
 
 import mission_gym as mg
@@ -56,26 +57,46 @@ def run_dry(monkeypatch: pytest.MonkeyPatch, device: FakeDevice, owner: Any, nam
     monkeypatch.setattr(owner, name, dry)
 
 
+def raise_out_of_memory(*args: Any, **kwargs: Any) -> Any:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
 TRIES = "try --batch-size 8, --network-arch 4, --n-envs 2, --device cpu, in a new run or a branch"
 
 
 @pytest.mark.parametrize("place", LEARNING)
+@pytest.mark.parametrize(
+    ("device_name", "precision"),
+    [("cuda", "auto"), ("cuda", "float32"), ("cuda", "bf16"), ("mps", "auto"), ("mps", "float32")],
+)
 def test_before_the_start_the_run_is_refused_and_leaves_no_folder(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    device_name: str,
+    precision: str,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(settle, "_verified", {})
+    monkeypatch.setattr(setups, "_measured", {})
+    given = SMALL | {"device": device_name, "precision": precision}
     flags = [
         f"--{name.replace('_', '-')}={value}"
-        for name, value in SMALL.items()
+        for name, value in given.items()
         if name not in ("tensorboard", "tune", "progress")
     ]
-    with pretend("cuda") as device:
-        run_dry(monkeypatch, device, *LEARNING[place])
-        command = ["train", IMAGE_PROFILE, "--device", "cuda", "--no-tune", f"--runs-dir={tmp_path}", *flags]
-        assert main(command) == 3
+    runs = tmp_path / "runs"
+    with pretend(device_name) as device:
+        if place == "the first update" and (device_name, precision) in (("cuda", "auto"), ("cuda", "bf16")):
+            monkeypatch.setattr(settle, "verify_device", lambda config, spec: "")  # bf16 can't be simulated
+            monkeypatch.setattr(PpoLearner, "update", raise_out_of_memory)
+        else:
+            run_dry(monkeypatch, device, *LEARNING[place])
+        assert main(["train", IMAGE_PROFILE, "--no-tune", f"--runs-dir={runs}", *flags]) == 3
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "out of memory" in line]
     assert said.endswith(TRIES)
-    assert not list(tmp_path.iterdir())
+    assert not runs.exists() or not list(runs.iterdir())
 
 
 @pytest.mark.parametrize("place", LEARNING)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mission_gym.config.schema import ComputeSection, Config, Settled
 from mission_gym.data import EnvSpec, Fact
-from mission_gym.errors import DeviceMemoryError
+from mission_gym.errors import ConfigError, DeviceMemoryError
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.policy.image_layers import count_work
@@ -162,11 +162,12 @@ def measure_setups(
     setups: Sequence[LearnerSetup], config: Config, spec: EnvSpec, measure: Callable[[LearnerSetup], float]
 ) -> dict[LearnerSetup, Measured]:
     """Time each setup that was not timed yet, in this process or on this machine. An accelerator that fails
-    is left out with its error."""
+    is left out with its error; if all setups fail, raises DeviceMemoryError or ConfigError."""
     known = _measured.setdefault(_key(config, spec), {})
     stored_as = f"setups-{make_key(_document(config, spec))}"
     for name, taken in (read_plan(stored_as) or {}).items():
         known.setdefault(LearnerSetup(*name.split()), taken)
+    shortage: DeviceMemoryError | None = None
     for setup in setups:
         if setup in known:
             continue
@@ -176,6 +177,14 @@ def measure_setups(
             if setup.device == "cpu":
                 raise
             known[setup] = str(error).splitlines()[0]
+            shortage = error if isinstance(error, DeviceMemoryError) else shortage
+    failed = [setup for setup in setups if isinstance(known[setup], str)]
+    if len(failed) == len(setups):
+        causes = {known.pop(setup): str(setup) for setup in failed}  # the next attempt measures again
+        if shortage is not None:
+            raise shortage
+        reasons = "; ".join(f"{setup}: {cause}" for cause, setup in causes.items())
+        raise ConfigError(f"device={config.compute.device} is not possible: {reasons}; use cpu [--device]")
     # Equal runs must choose equally, so times are stored. Failures are not: the next process tries again.
     write_plan(stored_as, {str(setup): taken for setup, taken in known.items() if not isinstance(taken, str)})
     return {setup: known[setup] for setup in setups}

@@ -232,7 +232,9 @@ def _measure_setups(resolved: Resolved, setups: list[LearnerSetup], environment:
         config = _with_setup(resolved, setup).settled
         if cause := verify_device(config, spec):
             raise RuntimeError(cause)
-        return algorithm.measure_update_s(make_learner(config, spec), config, spec)
+        learner = make_learner(config, spec)
+        with device_memory(config):
+            return algorithm.measure_update_s(learner, config, spec)
 
     def overlaps(setup: LearnerSetup) -> bool:
         chosen = choose_overlap(_with_setup(resolved, setup).settled, backend, algorithm).value
