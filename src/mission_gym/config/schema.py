@@ -212,7 +212,11 @@ class RunSection(Section):
     timesteps: Whole = Field(
         1_000_000, ge=1, description="Steps to train: 500k, 50M, 1e6; rounded up to whole rollouts."
     )
-    seed: Whole = Field(0, ge=0, description="Seed of all random streams.")
+    seed: Whole = Field(
+        0,
+        ge=0,
+        description="Seed of all random streams. Runs started side by side without it get different ones.",
+    )
     stop_when: Annotated[StopText | None, NONE] = Field(
         None, description="Stop when the lower bound of an evaluation satisfies captured>=0.8 or return>=475."
     )

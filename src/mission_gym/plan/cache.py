@@ -26,7 +26,7 @@ def find_cache() -> Path:
 
 
 def make_key(content: dict[str, Any]) -> str:
-    """A short hash of to_json values."""
+    """A short hash of plain values."""
     text = json.dumps(to_json(content), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 

@@ -14,9 +14,9 @@ from mission_gym.check.devices import device_memory, name_gpu
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, parse_stop_when
 from mission_gym.data import EnvSpec
-from mission_gym.errors import ConfigError, WorkerError
+from mission_gym.errors import ConfigError, DiskError, RunStateError, WorkerError
 from mission_gym.learner.contract import Learner
-from mission_gym.plan.cache import note_rate
+from mission_gym.plan.cache import make_key, note_rate
 from mission_gym.plan.costs import NUM_BLOCKS, measure_collect, predict_fps, prime_steps
 from mission_gym.plan.facts import EnvFacts
 from mission_gym.plan.memory import check_memory
@@ -32,7 +32,8 @@ from mission_gym.run.selection import describe_evaluations, fit_freq
 from mission_gym.run.session import Session
 from mission_gym.run.settle import Prepared, prepare_run
 from mission_gym.run.stages import EnvSource, copy_files, find_files
-from mission_gym.store.files import write_json
+from mission_gym.store import lock
+from mission_gym.store.files import disk_errors, user_folder, write_json
 from mission_gym.store.groups import announce_run
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
@@ -70,6 +71,46 @@ def begin(
     start: the step of the parent. inspect: may refuse the learner before there is a folder. A start that
     fails leaves no folder, unless it holds the repro bundle of an environment's failure.
     """
+    with ExitStack() as held:
+        resolved, chosen = hold_seed(prepared.resolved, held)
+        prepared = prepared._replace(resolved=resolved, notes=[*prepared.notes, *chosen])
+        with _begin(prepared, listener, source, parentage or Lineage("", ""), start, inspect) as session:
+            yield session
+
+
+def hold_seed(resolved: Resolved, stack: ExitStack) -> tuple[Resolved, list[str]]:
+    """Hold the seed of a run until the stack closes. If it was not given, and runs of the same environment
+    and algorithm in the same folder hold it, the next free one is used, with a note."""
+    config = resolved.config
+    runs = str(Path(config.run.runs_dir).resolve())
+    key = make_key({"runs": runs, "env": config.env.env_id, "algo": config.run.algo})
+    folder, seed = user_folder("state") / "seeds", config.run.seed
+    with suppress(DiskError), disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                stack.enter_context(lock.hold(folder / f"{key}-{seed}.lock", wait_s=0.0))
+                break
+            except RunStateError:
+                if resolved.sources["run.seed"] != "default":
+                    break
+                seed += 1
+    if seed == config.run.seed:
+        return resolved, []
+    taken = f"a run of {config.env.env_id} with seed {config.run.seed} is running in {config.run.runs_dir}"
+    resolved = resolved.with_values({"run.seed": seed}, f"plan: {taken}")
+    return resolved, [f"seed {seed}: {taken}; --seed {config.run.seed} repeats it, --seeds trains several"]
+
+
+@contextmanager
+def _begin(
+    prepared: Prepared,
+    listener: Listener,
+    source: EnvSource,
+    parentage: Lineage,
+    start: int,
+    inspect: Callable[[Learner], None],
+) -> Iterator[Session]:
     environment, resolved, notes, tuned = prepared
     config, spec = resolved.settled, environment.spec
     check_outcome(config, spec)
@@ -91,7 +132,7 @@ def begin(
             announce_run(run.path)
             environment = environment.with_files(copy_files(run, files), config, source)
             lineage = replace(
-                parentage or Lineage("", ""),
+                parentage,
                 env_signature=spec.signature,
                 readings=list_readings(spec),
                 folder=os.getcwd(),
