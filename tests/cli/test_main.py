@@ -53,6 +53,7 @@ def test_version(capsys, args):
             r"level=hard is given for all stages, .* or train without stages with --no-curriculum",
         ),
         (["train", ENV_ID, "--no-tensorbord"], r"unknown flag .* \(did you mean '--no-tensorboard'\?\)"),
+        (["train", ENV_ID, "--no-runs-dir"], r"unknown flag .* \(did you mean '--runs-dir'\?\)"),
         (["eval", "x", "--epsiodes=3"], r"unknown flag '--epsiodes' \(did you mean '--episodes'\?\)"),
         (["train", ENV_ID, "another"], r"'another' is one argument too many; see `mission-gym train --help`"),
         (

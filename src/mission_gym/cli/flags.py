@@ -226,6 +226,6 @@ def _list_names(kind: Any) -> list[str]:
     names = []
     for item in dataclasses.fields(kind):
         annotation = get_type_hints(kind).get(item.name, item.type)
-        for name in annotation.__annotations__ if is_typeddict(annotation) else [item.name]:
-            names += [name, f"no_{name}"]
+        values = get_type_hints(annotation) if is_typeddict(annotation) else {item.name: None}
+        names += [*values, *(f"no_{name}" for name, value in values.items() if value is bool)]
     return names
