@@ -73,8 +73,8 @@ NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there;
     "check/machine.py": {"threads"},  # of the learner: a finding's name
     "run/alarms.py": {"workers"},  # a kind of alarm
     "store/rundir.py": {"tensorboard"},  # the name of a folder
-    "run/exactness.py": {"tensorboard"},  # a field of the config
-    "run/tune.py": {"threads"},  # of the learner: compute.threads
+    "run/config.py": {"tensorboard"},  # a field of the config
+    "run/preview.py": {"threads"},  # of the learner: compute.threads
     "plan/tuner.py": {"threads"},
     "report/scaling.py": {"threads"},
 }
