@@ -9,7 +9,10 @@ from importlib import import_module
 
 from mission_gym.learner.contract import Algorithm
 
-ALGORITHMS = {"ppo": "mission_gym.algorithms.ppo", "dqn": "mission_gym.algorithms.dqn"}
+ALGORITHMS = {
+    "ppo": "mission_gym.algorithms.ppo",
+    "dqn": "mission_gym.algorithms.dqn",
+}
 
 
 def load_algorithm(name: str) -> Algorithm:
