@@ -7,6 +7,7 @@ An algorithm subclasses `ReplaySection` and `OffPolicyAlgorithm`, and `OffPolicy
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -19,6 +20,7 @@ from mission_gym.data import EnvSpec, Fact
 from mission_gym.learner.blocks import make_noise_block
 from mission_gym.learner.contract import Algorithm, Learner
 from mission_gym.learner.replay import ReplayLayout
+from mission_gym.store.metrics import Metric, read_metrics
 
 _ENOUGH_TRANSITIONS = 2048  # in the replay, before updates are timed
 _FEWEST_STEPS, _UPDATES_S, _LONGEST_S = 16, 0.02, 1.0  # of the timed updates
@@ -117,6 +119,10 @@ class OffPolicyAlgorithm(Algorithm):
 
     overlaps_on_cores = True
     holds = "blocks, replay"
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        return super().metrics + read_metrics(Path(__file__).with_suffix(".yaml"))
 
     def trace_decay(self, config: Config) -> float:
         return 0.0  # minibatches come from the replay, so no trace is cut
