@@ -201,7 +201,7 @@ def _render_fields() -> str:
             if field.section == section
         ]
         parts += [f"### `{section}:`", str(holder.__doc__)]
-        parts.append(_table(("flag", "type", "default", "what it is"), rows))
+        parts.append(_table(("flag", "type", "default", "meaning"), rows))
     return "\n\n".join(parts)
 
 
