@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mission_gym.config.layers as layers
-from mission_gym.algorithms import ALGORITHMS, load_algorithm
+from mission_gym.algorithms import list_metrics, load_algorithm
 from mission_gym.cli.main import COMMANDS
 from mission_gym.config.fields import FieldInfo
 from mission_gym.report.formats import show_value
@@ -45,9 +45,7 @@ def _make_blocks() -> dict[str, str]:
         "fields": _render_fields(),
         **_render_shipped("presets", layers.read_presets()),
         **_render_shipped("settings", layers.read_settings()),
-        "metrics": _render_metrics(
-            [*read_metrics(), *(metric for algo in ALGORITHMS for metric in load_algorithm(algo).metrics)]
-        ),
+        "metrics": _render_metrics(list_metrics()),
         **{f"{algo}-metrics": _render_metrics(_metrics_of(algo)) for algo in schema().algorithms},
         "faults": _render_faults(_read_rows("faults")),
         "defaults": _render_defaults(_read_rows("defaults")),
@@ -203,7 +201,7 @@ def _render_fields() -> str:
             if field.section == section
         ]
         parts += [f"### `{section}:`", str(holder.__doc__)]
-        parts.append(_table(("flag", "type", "default", "what it is"), rows))
+        parts.append(_table(("flag", "type", "default", "meaning"), rows))
     return "\n\n".join(parts)
 
 

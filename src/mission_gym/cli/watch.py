@@ -12,7 +12,7 @@ from typing import Annotated
 from rich.console import RenderableType
 from rich.live import Live
 
-from mission_gym.algorithms import ALGORITHMS, load_algorithm
+from mission_gym.algorithms import list_metrics
 from mission_gym.cli.flags import FolderFlags, Switch, flag, parse
 from mission_gym.report.dashboard.guard import is_loopback
 from mission_gym.report.dashboard.index import Index
@@ -20,7 +20,6 @@ from mission_gym.report.dashboard.serve import PORT, serve
 from mission_gym.report.screen.live import make_console
 from mission_gym.report.screen.streams import inert, say
 from mission_gym.report.tables import view_overview
-from mission_gym.store.metrics import read_metrics
 
 _EVERY_S = 1.0  # between two updates of `--terminal`
 
@@ -42,7 +41,6 @@ def watch(args: Sequence[str]) -> None:
         with suppress(KeyboardInterrupt):
             _show_in_terminal(flags.runs_dir)
         return
-    metrics = [*read_metrics(), *(metric for algo in ALGORITHMS for metric in load_algorithm(algo).metrics)]
     if not is_loopback(flags.host):
         say(f"anyone who can reach {flags.host} and knows the token can read these runs, unencrypted")
 
@@ -52,7 +50,7 @@ def watch(args: Sequence[str]) -> None:
         say(f"showing {flags.runs_dir}; press Ctrl-C to end")
 
     with suppress(KeyboardInterrupt):  # the usual end
-        serve(flags.runs_dir, metrics, flags.host, flags.port, report, in_notebook=flags.notebook)
+        serve(flags.runs_dir, list_metrics(), flags.host, flags.port, report, in_notebook=flags.notebook)
 
 
 def _show_in_terminal(runs_dir: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mission_gym.data import Array, Block, EnvSpec, FrameIndex, LeafSpec, Leaves
+from mission_gym.data import Array, Block, EnvSpec, FrameIndex, LeafSpec, Leaves, ends_episode
 from mission_gym.errors import NotFiniteError
 from mission_gym.rollout.blocks import make_block
 from mission_gym.rollout.frames import index_frames, stack_size
@@ -131,7 +131,7 @@ def read_memory(block: Block) -> SequenceMemory | None:
     if not block.state:
         return None
     starts = np.zeros((block.num_steps + 1, block.num_columns), bool)
-    starts[1:] = block.terminated | block.truncated | ~block.valid
+    starts[1:] = ends_episode(block.terminated, block.truncated, block.valid)
     final_state = tuple(
         np.array([final.state[i] for final in block.finals], np.float32).reshape(-1, *array.shape[1:])
         for i, array in enumerate(block.state)

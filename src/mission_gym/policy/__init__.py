@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mission_gym.policy.encoding import Encoded, Encoder, EncodingPolicy, Normalizer
 from mission_gym.policy.layout import PolicySpec
-from mission_gym.policy.numpy_forms import NumpyPolicy, NumpyQPolicy
+from mission_gym.policy.numpy_forms import NumpyPolicy, NumpyQPolicy, NumpySquashedPolicy
 
 if TYPE_CHECKING:
     from mission_gym.policy.torch_forms import TorchActing
@@ -31,6 +31,12 @@ def _make_torch_values(spec: PolicySpec, device: str) -> TorchActing:
     return TorchQPolicy(spec, device)
 
 
+def _make_torch_squashed(spec: PolicySpec, device: str) -> TorchActing:
+    from mission_gym.policy.torch_forms import TorchSquashedPolicy
+
+    return TorchSquashedPolicy(spec, device)
+
+
 class Form(NamedTuple):
     """The acting classes of one way to turn network outputs into actions; without weights when made."""
 
@@ -41,6 +47,7 @@ class Form(NamedTuple):
 FORMS = {
     "actor": Form(NumpyPolicy, _make_torch_actor),
     "values": Form(NumpyQPolicy, _make_torch_values),
+    "squashed": Form(NumpySquashedPolicy, _make_torch_squashed),
 }
 
 
@@ -63,6 +70,7 @@ __all__ = [
     "Normalizer",
     "NumpyPolicy",
     "NumpyQPolicy",
+    "NumpySquashedPolicy",
     "PolicySpec",
     "make_numpy_policy",
     "make_torch_policy",

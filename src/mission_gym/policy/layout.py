@@ -69,6 +69,11 @@ class PolicySpec:
         return sum(action.nvec) + action.num_bits + self.outputs_per_real * action.num_reals
 
     @property
+    def has_log_std(self) -> bool:
+        """Whether the standard deviation of real numbers is a parameter, the same for every observation."""
+        return self.outputs_per_real == 1 and self.action.num_reals > 0
+
+    @property
     def num_flat(self) -> int:
         """Flat features of an observation."""
         return sum(leaf.num_features for leaf in self.leaves)

@@ -10,7 +10,13 @@ import numpy as np
 from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.policy.encoding import EncodingPolicy, Shapes
 from mission_gym.policy.layout import PolicySpec
-from mission_gym.policy.sampling import Sampler, choose_by_value, draw_layer_noise, make_noise_generator
+from mission_gym.policy.sampling import (
+    Sampler,
+    choose_by_value,
+    draw_layer_noise,
+    make_noise_generator,
+    sample_squashed,
+)
 
 _Layer = tuple[Array, Array]  # weight [in, out], bias [out]
 
@@ -57,7 +63,7 @@ class NumpyPolicy(EncodingPolicy):
         shapes = self._encoder.shapes()
         for i, (num_in, num_out) in enumerate(pairwise(widths)):
             shapes |= _layer_shapes(f"actor.{2 * i}", num_in, num_out)
-        if self.spec.action.num_reals:
+        if self.spec.has_log_std:
             shapes["log_std"] = ((self.spec.action.num_reals,), "float32")
         return shapes
 
@@ -70,13 +76,34 @@ class NumpyPolicy(EncodingPolicy):
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]. noise: [B, K] to explore, None for the most likely action."""
+        return self._sampler(self._compute(obs), self._log_std, mask, noise)
+
+    def _compute(self, obs: Leaves) -> Array:
+        """The network's outputs for leaves [B, ...]."""
         x = self._encoder.encode_flat(obs)
         for weight, bias in self._layers[:-1]:
             x = x @ weight
             x += bias
             x = self._activation(x)
         weight, bias = self._layers[-1]
-        return self._sampler(x @ weight + bias, self._log_std, mask, noise)
+        outputs: Array = x @ weight + bias
+        return outputs
+
+
+class NumpySquashedPolicy(NumpyPolicy):
+    """The form `squashed`: samples real numbers from Gaussians squashed by tanh."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec)
+        self._exploration = 0.0
+
+    def load(self, weights: Weights) -> None:
+        super().load(weights)
+        self._exploration = weights.exploration
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
+        """Actions for leaves [B, ...]. noise: [B, K] to explore, None for tanh of the mean."""
+        return sample_squashed(self._compute(obs), noise, self._exploration)
 
 
 def stream_names(spec: PolicySpec) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ numbers. Illegal entries are filled with the finite minimum of float32 and can't
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from mission_gym.streams import generator
 
 FILLER = float(np.finfo(np.float32).min)
 HALF_LOG_2PI = 0.9189385332046727
+LOG_STD_RANGE = (-5.0, 2.0)  # of squashed Gaussians
+_erf = np.vectorize(math.erf, otypes=[np.float32])
 
 
 def draw_noise(action: ActionSpec, rng: np.random.Generator, num_steps: int, num_rows: int) -> Array:
@@ -196,6 +199,26 @@ def choose_by_value(values: Array, mask: Array | None, noise: Array | None, epsi
                 rank = (share * counted[:, -1]).astype(np.int64)
                 action[rows] = (counted <= rank[:, None]).sum(axis=1)
     return ActOut(action[:, None], np.zeros(len(values), np.float32))
+
+
+def sample_squashed(outputs: Array, noise: Array | None, exploration: float) -> ActOut:
+    """Actions tanh(mean + std * noise) [B, K] for outputs [B, 2 K]: the means, then raw log standard
+    deviations.
+
+    log std = low + (high - low) (1 + tanh(raw)) / 2, within LOG_STD_RANGE.
+    noise: [B, K], standard normal; None for tanh(mean). exploration: 1 for uniform actions in [-1, 1].
+    Their log-probabilities are not computed.
+    """
+    mean, raw = np.split(outputs, 2, axis=1)
+    if noise is None:
+        action = np.tanh(mean)
+    elif exploration < 1.0:
+        low, high = LOG_STD_RANGE
+        log_std = low + 0.5 * (high - low) * (1.0 + np.tanh(raw))
+        action = np.tanh(mean + np.exp(log_std) * noise)
+    else:  # erf(x / sqrt 2) of a standard normal x is uniform
+        action = _erf(noise * 0.5**0.5)
+    return ActOut(action.astype(np.float32, copy=False), np.zeros(len(outputs), np.float32))
 
 
 def draw_layer_noise(rng: np.random.Generator, num_in: int, num_out: int) -> tuple[Array, Array]:

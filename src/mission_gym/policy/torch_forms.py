@@ -22,14 +22,20 @@ from mission_gym.data import ActOut, Array, Leaves, Weights
 from mission_gym.policy.encoding import EncodingPolicy
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.numpy_forms import stream_names
-from mission_gym.policy.sampling import Sampler, choose_by_value, draw_layer_noise, make_noise_generator
+from mission_gym.policy.sampling import (
+    Sampler,
+    choose_by_value,
+    draw_layer_noise,
+    make_noise_generator,
+    sample_squashed,
+)
 from mission_gym.policy.transfer import Resident, send
 from mission_gym.policy.trunks import SQRT2, Inputs, make_linear, make_trunk
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
-def _make_mlp(
+def make_mlp(
     sizes: tuple[int, ...],
     activation: type[nn.Module],
     head: tuple[int, float],
@@ -63,9 +69,10 @@ class Actor(nn.Module):
         self.has_memory = bool(spec.state_shapes)
         self._hidden = () if spec.network is not None else spec.network_arch
         sizes = (self._widths[0], *self._hidden)
-        self.actor = _make_mlp(sizes, self._activation, (spec.num_outputs, 0.01), self._generator)
-        num_reals = spec.action.num_reals
-        self.log_std = nn.Parameter(torch.full((num_reals,), spec.log_std_init)) if num_reals else None
+        self.actor = make_mlp(sizes, self._activation, (spec.num_outputs, 0.01), self._generator)
+        self.log_std = None
+        if spec.has_log_std:
+            self.log_std = nn.Parameter(torch.full((spec.action.num_reals,), spec.log_std_init))
 
     def actor_outputs(self, inputs: Inputs) -> Tensor:
         """Outputs [N, P]; the actor's part of the inputs is enough."""
@@ -85,7 +92,7 @@ class ActorCritic(Actor):
     def __init__(self, spec: PolicySpec, seed: int | None) -> None:
         super().__init__(spec, seed)
         sizes = (self._widths[1], *self._hidden)
-        self.critic = _make_mlp(sizes, self._activation, (1, 1.0), self._generator)
+        self.critic = make_mlp(sizes, self._activation, (1, 1.0), self._generator)
         self._critic_only: tuple[str, ...] = ("critic.", "trunk.critic_net.")
         if self.trunk is not None:
             self._critic_only += tuple(f"trunk.convs.{number}." for number in self.trunk.critic_convs)
@@ -255,6 +262,21 @@ class TorchPolicy(TorchActing):
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         return self._sampler(self._compute(self._model.actor_outputs, obs), self._log_std, mask, noise)
+
+
+class TorchSquashedPolicy(TorchPolicy):
+    """The form `squashed`: samples real numbers from Gaussians squashed by tanh."""
+
+    def __init__(self, spec: PolicySpec, device: str = "cpu") -> None:
+        super().__init__(spec, device)
+        self._exploration = 0.0
+
+    def load(self, weights: Weights) -> None:
+        super().load(weights)
+        self._exploration = weights.exploration
+
+    def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
+        return sample_squashed(self._compute(self._model.actor_outputs, obs), noise, self._exploration)
 
 
 class TorchQPolicy(TorchActing):
