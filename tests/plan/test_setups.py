@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from mission_gym.config.schema import ComputeSection
 from mission_gym.errors import ConfigError
 from mission_gym.plan import setups
 from mission_gym.plan.setups import LearnerSetup, choose_setup, combine
+from mission_gym.run.build import make_learner
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.resume import resume_run
@@ -196,3 +199,25 @@ def test_a_bf16_run_is_exact_and_begins_each_update_with_ratio_one(tmp_path: Pat
             pass
     for name, array in last_policy(straight).items():
         np.testing.assert_array_equal(last_policy(run)[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize(("loads", "num_updates"), [(True, 2), (False, 1)])
+def test_a_long_update_is_timed_again_if_it_loaded_libraries(
+    loads: bool, num_updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved = resolve("CartPole-v1", SMALL | {"kernel": "torch", "n_epochs": 1})
+    environment = open_environment(resolved.config, {})
+    config = settle(resolved, environment)[0].settled
+    learner = make_learner(config, environment.spec)
+    updates: list[Any] = []
+
+    def update(block: Any) -> None:
+        if not updates:
+            time.sleep(0.6)
+            if loads:
+                monkeypatch.setitem(sys.modules, "loaded_by_the_first_update", sys)
+        updates.append(block)
+
+    monkeypatch.setattr(learner, "update", update)
+    ALGORITHM.measure_update_s(learner, config, environment.spec)
+    assert len(updates) == num_updates
