@@ -73,12 +73,3 @@ def test_joined_categories_and_bits_count_through_all_combinations():
     assert len(seen) == 12
     bits, number = form(joined.to_env(np.array([[1 * 4 + 2]]))[0])
     assert (bits.tolist(), number) == ([1, 0], 8)
-
-
-def test_signatures_of_simple_actions_do_not_know_of_parts():
-    """Runs of old versions hold theirs."""
-    from mission_gym.data import EnvSpec, LeafSpec
-
-    leaf = LeafSpec("", (2,), "float32", "vector")
-    spec = EnvSpec("toy", (leaf,), action_spec(spaces.MultiDiscrete([3, 2])), None, None, "info")
-    assert spec.signature == "e8c0be8334a15b1d"

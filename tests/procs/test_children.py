@@ -19,7 +19,7 @@ import pytest
 from mission_gym.errors import WorkerDied, WorkerError, WorkerTimeout
 from mission_gym.procs import BoundedLog, Child, Link, Region, memory, pipes, wait_for_replies
 from mission_gym.procs import start as start_room
-from waits import LONG_S
+from timeouts import LONG_S
 
 HERE = "test_children"
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collectors import never
 from mission_gym.data import Array, Block, EnvSpec, Weights
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -22,14 +23,10 @@ from mission_gym.rollout.blocks import clear_block, pack_block
 from mission_gym.rollout.make import CollectRequest, make_collector
 from mission_gym.vector.backends import load_backend
 from mission_gym.vector.record import Limits, Source, VectorOptions
-from seeds import seed_of
-from waits import LONG_S
+from timeouts import LONG_S
+from toys import seed_of
 
 NUM_ENVS, T = 5, 30
-
-
-def never() -> bool:
-    return False
 
 
 @contextmanager

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_remote import assert_equal_blocks, final_places, make_weights, remote, serial
 
+from collectors import assert_equal_blocks, final_places, make_weights, remote, serial
 from coroutine_toys import AsyncHazard, Awaited
 from mission_gym.data import Weights
 from mission_gym.env.factory import EnvRequest, make_factory
@@ -18,7 +18,7 @@ from mission_gym.env.probe import probe
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
 from mission_gym.vector import pool as pool_module
 from mission_gym.vector.aio import AioVec
-from waits import LONG_S, patience
+from timeouts import LONG_S, scale_timeout
 
 SPEC = probe(make_factory(AsyncHazard), "hazard")
 
@@ -26,7 +26,7 @@ SPEC = probe(make_factory(AsyncHazard), "hazard")
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_INSPECT_S", 0.05)
-    monkeypatch.setattr(AioVec, "grace_s", patience(0.5))
+    monkeypatch.setattr(AioVec, "grace_s", scale_timeout(0.5))
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "toys:Identity"])
@@ -108,7 +108,7 @@ def test_segments_that_stand_at_different_rows_go_on_in_other_processes(
 def test_a_fault_costs_a_row_of_the_block(kind: str, tmp_path: Path) -> None:
     hazard = partial(AsyncHazard, kind, at=12, once=str(tmp_path / "x"))
     factories = [make_factory(each) for each in (AsyncHazard, hazard, AsyncHazard, AsyncHazard)]
-    timeout_s = patience(1.0) if kind in ("hang", "block") else LONG_S
+    timeout_s = scale_timeout(1.0) if kind in ("hang", "block") else LONG_S
     with remote(factories, SPEC, 4, 40, 2, 1, step_kind=AioVec, timeout_s=timeout_s) as collector:
         collector.start()
         block = collector.blocks[0]

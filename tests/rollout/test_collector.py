@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from collectors import never
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -26,10 +27,6 @@ from mission_gym.streams import episode_seed, suite_seeds
 from mission_gym.vector.serial import SerialVec
 
 T, S = 30, 3
-
-
-def never() -> bool:
-    return False
 
 
 def make_collector(env_id: str) -> tuple[Collector, EnvSpec]:

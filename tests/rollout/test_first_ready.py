@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_remote import SEED, final_places, make_weights, policy_spec, serial
 
+from collector_toys import Counter, Gate
+from collectors import SEED, final_places, make_weights, never, policy_spec, serial
+from hazards import Hazard
 from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -31,18 +32,10 @@ from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
-from seeds import seed_of
-from waits import LONG_S, patience
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
-from gates import Counter, Gate
-from hazards import Hazard
+from timeouts import LONG_S, scale_timeout
+from toys import seed_of
 
 T = 10
-
-
-def never() -> bool:
-    return False
 
 
 @contextmanager
@@ -255,7 +248,9 @@ def test_a_process_that_dies_costs_each_of_its_groups_one_row(tmp_path: Path) ->
 def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_path: Path) -> None:
     spec = probe(Hazard, "hazard")
     hanging = partial(Hazard, kind="hang", at=12, once=str(tmp_path / "x"))
-    with first_ready([Hazard, Hazard, hanging, Hazard], spec, 4, 1, 0, timeout_s=patience(1.0)) as collector:
+    with first_ready(
+        [Hazard, Hazard, hanging, Hazard], spec, 4, 1, 0, timeout_s=scale_timeout(1.0)
+    ) as collector:
         block, failed = make_block(spec, T, 4), []
         number = 0
         while len(failed) < 4 or 2 not in block.env_ids:  # and it goes on
@@ -269,7 +264,7 @@ def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_pat
     blamed = pytest.raises(WorkerTimeout, match=r"environment 2, .*step 11: step\(\) did not return")
     with first_ready(
         [Hazard, Hazard, partial(Hazard, kind="hang", at=12), Hazard], spec, 4, 1, 0,
-        timeout_s=patience(1.0), max_restarts=0,
+        timeout_s=scale_timeout(1.0), max_restarts=0,
     ) as collector, blamed:  # fmt: skip
         for number in itertools.count():
             clear_block(block)

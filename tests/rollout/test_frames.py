@@ -39,8 +39,8 @@ from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
-from seeds import seed_of
-from waits import LONG_S
+from timeouts import LONG_S
+from toys import seed_of
 
 T, S, K = 40, 4, 3
 

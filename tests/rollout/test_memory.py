@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collector_toys import Counted, CountingPolicy, Failing
+from collector_toys import memory_seed_of as seed_of
+from collectors import never
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.probe import probe
 from mission_gym.plan.costs import measure_collect
@@ -34,15 +36,8 @@ from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 
-sys.path.append(str(Path(__file__).parent))
-from memories import Counted, CountingPolicy, Failing, seed_of
-
 T, S = 8, 4
 HOW = ["serial", "workers", "threads", "first_ready", "ready"]
-
-
-def never() -> bool:
-    return False
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from collector_toys import Counter, Gate
+from collectors import SEED, assert_equal_blocks, make_weights, policy_spec
+from hazards import Hazard
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.probe import probe
 from mission_gym.policy import NumpyPolicy
@@ -21,13 +23,8 @@ from mission_gym.rollout.collector import Collector, ReadyCollector
 from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
-from seeds import seed_of
-from waits import LONG_S, patience
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
-from gates import Counter, Gate
-from hazards import Hazard
-from test_remote import SEED, assert_equal_blocks, make_weights, policy_spec
+from timeouts import LONG_S, scale_timeout
+from toys import seed_of
 
 NUM_ENVS, NUM_STEPS, ROWS = 6, 40, 2
 
@@ -107,7 +104,7 @@ def test_a_stop_ends_each_segment_after_its_running_step(polls: int) -> None:
 def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector_module, "STOP_S", patience(0.3))
+    monkeypatch.setattr(collector_module, "STOP_S", scale_timeout(0.3))
     gate = Gate(str(tmp_path / "gate"))
     factories = [partial(Counter, gate.path), *[Counter] * (NUM_ENVS - 1)]
     spec = probe(Counter, "counter")

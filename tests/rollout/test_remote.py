@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,102 +11,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from mission_gym.data import Block, EnvSpec, Weights
-from mission_gym.env.factory import EnvRequest, Factory, make_factory
+from collectors import assert_equal_blocks, final_places, make_weights, remote, serial
+from hazards import Hazard
+from mission_gym.data import Weights
+from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import WorkerDied
-from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
 from mission_gym.rollout import collector as collector_module
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
-from mission_gym.rollout.collector import Collector
-from mission_gym.rollout.make import CollectRequest
-from mission_gym.rollout.remote import WorkerCollector
-from mission_gym.rollout.worker import CollectService, SegmentOrder, extend_workers
-from mission_gym.vector.record import Limits, VectorOptions
-from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threads import ThreadedVec
-from mission_gym.vector.worker import serve
-from mission_gym.vector.workers import WorkersVec
-from seeds import seed_of
-from waits import LONG_S, patience
-
-sys.path.append(str(Path(__file__).parent.parent / "vector"))
-from hazards import Hazard
-
-SEED = 5
-
-
-def final_places(block: Block) -> list[tuple[int, int]]:
-    """Where a block keeps final observations: (t, column)."""
-    return [(final.t, final.column) for final in block.finals]
-
-
-def make_weights(spec: EnvSpec) -> Weights:
-    """A policy of random weights, 16 wide."""
-    encoder, rng = Encoder(spec.leaves, True), np.random.default_rng(0)
-    widths = (encoder.num_flat, 16, PolicySpec(spec.leaves, spec.action).num_outputs)
-    arrays = {"log_std": np.zeros(spec.action.num_stored, np.float32)}
-    for i in range(2):
-        arrays[f"actor.{2 * i}.weight"] = rng.normal(size=(widths[i + 1], widths[i])).astype(np.float32)
-        arrays[f"actor.{2 * i}.bias"] = np.zeros(widths[i + 1], np.float32)
-    if encoder.normalizer is not None:
-        arrays |= encoder.normalizer.arrays()
-    return Weights(0, arrays)
-
-
-def policy_spec(spec: EnvSpec) -> PolicySpec:
-    return PolicySpec(spec.leaves, spec.action, network_arch=(16,))
-
-
-@contextmanager
-def remote(
-    factory: Any,
-    spec: EnvSpec,
-    num_envs: int,
-    num_steps: int,
-    rows: int,
-    num_workers: int,
-    service: str = "",
-    step_kind: type[SerialVec] | None = None,
-    **limits: Any,
-) -> Iterator[WorkerCollector]:
-    """No workers stands for threads, where no kind is given."""
-    make = partial(NumpyPolicy, policy_spec(spec))
-    extension = extend_workers(spec, CollectRequest(num_envs, num_steps, 1, rows, SEED, False, make))
-    options = VectorOptions(
-        num_workers=num_workers or 1,
-        limits=Limits(**({"timeout_s": LONG_S} | limits)),
-        group_size=rows,
-        extension=extension._replace(service=service or extension.service),
-    )
-    kind = step_kind or (SerialVec if num_workers else ThreadedVec)
-    with WorkersVec(factory, spec, num_envs, seed_of, options, kind) as vec:
-        collector = WorkerCollector(vec, spec)
-        collector.load(make_weights(spec))
-        yield collector
-
-
-@contextmanager
-def serial(factory: Factory, spec: EnvSpec, num_envs: int, rows: int) -> Iterator[Collector]:
-    with SerialVec(factory, spec, num_envs, seed_of) as vec:
-        policy = NumpyPolicy(policy_spec(spec))
-        policy.load(make_weights(spec))
-        yield Collector(vec, policy, spec, SEED, rows)
-
-
-def assert_equal_blocks(mine: Block, theirs: Block) -> None:
-    np.testing.assert_array_equal(mine.filled, theirs.filled)
-    for name in ("action", "log_prob", "reward", "terminated", "truncated", "valid", "env_ids", "version"):
-        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
-    for one, two in zip(mine.obs, theirs.obs, strict=True):
-        np.testing.assert_array_equal(one, two)
-    if theirs.mask is not None:
-        np.testing.assert_array_equal(mine.mask, theirs.mask)
-    assert final_places(mine) == final_places(theirs)
-    for ours, other in zip(mine.finals, theirs.finals, strict=True):
-        for one, two in zip(ours.obs, other.obs, strict=True):
-            np.testing.assert_array_equal(one, two)
-    assert mine.episodes == theirs.episodes
+from timeouts import LONG_S, scale_timeout
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toys:Identity"])
@@ -214,7 +123,7 @@ def test_segments_that_stand_at_different_rows_go_on_in_other_processes(
 def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_path: Path) -> None:
     spec = probe(Hazard, "hazard")
     factories = [Hazard, partial(Hazard, kind=kind, at=12, once=str(tmp_path / "x")), Hazard, Hazard]
-    timeout_s = patience(0.5) if kind == "hang" else LONG_S
+    timeout_s = scale_timeout(0.5) if kind == "hang" else LONG_S
     with remote(factories, spec, 4, 40, 2, num_workers, timeout_s=timeout_s) as collector:
         collector.start()
         assert collector.fill(collector.blocks[0], 0, lambda: False)
@@ -249,7 +158,7 @@ def test_a_failure_costs_one_row_of_the_block(kind: str, num_workers: int, tmp_p
 def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
     num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collector_module, "STOP_S", patience(1.0))
+    monkeypatch.setattr(collector_module, "STOP_S", scale_timeout(1.0))
     spec = probe(Hazard, "hazard")
     factories = [Hazard, partial(Hazard, kind="hang", at=15)]
     with (
@@ -276,27 +185,12 @@ def test_a_step_that_hangs_at_a_stop_costs_its_segment_alone(
         assert other.reason == f"a step took over {collector_module.STOP_S} s when the run was stopped"
 
 
-class FaultyService(CollectService):
-    """A worker with a fault of our own in its first segment."""
-
-    def _fill_segment(self, order: SegmentOrder) -> None:
-        once = Path(os.environ["FAULT_ONCE"])
-        if not once.exists():
-            once.touch()
-            raise KeyError("a fault of ours")
-        super()._fill_segment(order)
-
-
-def serve_faulty(link: Any, setup: bytes) -> None:
-    serve(link, setup, FaultyService)
-
-
 @pytest.mark.parametrize("num_workers", [1, 0])
 def test_a_fault_of_our_own_costs_what_the_death_of_its_worker_costs(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAULT_ONCE", str(tmp_path / "x"))
-    spec, service = probe(Hazard, "hazard"), "test_remote:serve_faulty"
+    spec, service = probe(Hazard, "hazard"), "collectors:serve_faulty"
     with remote(Hazard, spec, 2, 40, 1, num_workers, service) as collector:
         collector.start()
         block = collector.blocks[0]
@@ -318,15 +212,8 @@ def test_too_many_failures_end_the_collection() -> None:
 def test_workers_load_no_torch() -> None:
     from mission_gym.procs import BoundedLog, Child
 
-    child = Child("test_remote:report_modules", None, on_output=BoundedLog(None))
+    child = Child("hazards:report_modules", None, on_output=BoundedLog(None))
     try:
         assert child.wait(LONG_S) == [[]]
     finally:
         child.end()
-
-
-def report_modules(link: Any, setup: Any) -> None:
-    import mission_gym.rollout.worker
-
-    assert mission_gym.rollout.worker
-    link.send([name for name in ("torch", "tensorboardX", "pydantic") if name in sys.modules])

@@ -79,23 +79,6 @@ def last_policy(run: mg.Run) -> dict[str, np.ndarray]:
     return load_checkpoint(list_checkpoints(RunDir(run.path).checkpoints)[-1].path).policy
 
 
-def test_every_backend_and_form_learns_the_same(tmp_path: Path) -> None:
-    ways: list[dict[str, Any]] = [
-        {"acting_rows": 1},
-        {"acting_rows": 1, "vector": "workers", "num_workers": 2},
-        {"acting_rows": 1, "vector": "threads"},
-    ]
-    made = [
-        last_policy(
-            mg.train("toys:Blindfold", runs_dir=str(tmp_path), critic_keys="hidden.prize", **SMALL | way)
-        )
-        for way in ways
-    ]
-    for other in made[1:]:
-        for name, array in made[0].items():
-            np.testing.assert_array_equal(array, other[name])
-
-
 @pytest.mark.parametrize("flags", [{"acting": "torch", "kernel": "torch"}, {"overlap": "on"}])
 def test_the_first_ratios_are_1(flags: dict[str, Any], tmp_path: Path) -> None:
     run = mg.train("toys:Blindfold", runs_dir=str(tmp_path), critic_keys="hidden", **SMALL | flags)

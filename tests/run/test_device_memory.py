@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_devices import IMAGE_PROFILE, SMALL, read_plan, train
 
 import mission_gym as mg
+from device_runs import IMAGE_PROFILE, SMALL, read_plan, train
 from mission_gym.algorithms.ppo.learner import PpoLearner
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.cli.main import main

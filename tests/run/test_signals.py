@@ -22,7 +22,7 @@ from mission_gym.store.metrics import TIMED
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
-from waits import LONG_S
+from timeouts import LONG_S
 
 FLAGS: dict[str, Any] = {
     "n_envs": 4, "n_steps_per_env": 32, "batch_size": 32, "n_epochs": 4, "timesteps": 128 * 30,
