@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collectors import never
-from mission_gym.data import Block, EnvSpec, Weights
+from collectors import assert_equal_blocks, never
+from mission_gym.data import EnvSpec, Weights
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.plan.costs import measure_collect
@@ -37,12 +37,6 @@ def make_collector(env_id: str) -> tuple[Collector, EnvSpec]:
     policy.load(Weights(5, model_arrays(ActorCritic(layout, seed=1))))
     vec = SerialVec(factory, spec, S, lambda env, number: episode_seed(7, "train", env, number))
     return Collector(vec, policy, spec, seed=7), spec
-
-
-def assert_equal_blocks(one: Block, other: Block) -> None:
-    for name, array in pack_block(one).items():
-        np.testing.assert_array_equal(array, pack_block(other)[name], err_msg=name)
-    assert one.episodes == other.episodes
 
 
 def test_a_truncated_episode_keeps_its_last_observation() -> None:

@@ -16,24 +16,16 @@ import numpy as np
 import pytest
 
 from collector_toys import Counter, Gate
-from collectors import SEED, final_places, make_weights, never, policy_spec, serial
+from collectors import collecting, final_places, make_weights, never
 from hazards import Hazard
 from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure, WorkerTimeout
 from mission_gym.plan.costs import measure_collect
-from mission_gym.policy import NumpyPolicy
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
-from mission_gym.rollout.make import CollectRequest
 from mission_gym.rollout.remote import WorkerCollector
-from mission_gym.rollout.worker import extend_workers
-from mission_gym.vector.record import Limits, VectorOptions
-from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threads import ThreadedVec
-from mission_gym.vector.workers import WorkersVec
-from timeouts import LONG_S, scale_timeout
-from toys import seed_of
+from timeouts import scale_timeout
 
 T = 10
 
@@ -43,18 +35,16 @@ def first_ready(
     factory: Any, spec: EnvSpec, num_envs: int, rows: int, num_workers: int, **limits: Any
 ) -> Iterator[WorkerCollector]:
     """No workers stands for threads."""
-    make = partial(NumpyPolicy, policy_spec(spec))
-    options = VectorOptions(
-        num_workers=num_workers or 1,
-        limits=Limits(**({"timeout_s": LONG_S} | limits)),
-        group_size=rows,
-        extension=extend_workers(spec, CollectRequest(num_envs, T, 1, rows, SEED, True, make)),
-    )
-    kind = SerialVec if num_workers else ThreadedVec
-    with WorkersVec(factory, spec, num_envs, seed_of, options, kind) as vec:
-        collector = WorkerCollector(vec, spec, first_ready=True)
-        collector.load(make_weights(spec))
+    kind = "first_ready" if num_workers else "first_ready, threads"
+    own = {"group": rows, "num_workers": num_workers or 1} | limits
+    with collecting(kind, factory, spec, num_envs, T, **own) as (collector, _):
         collector.start()
+        yield collector
+
+
+@contextmanager
+def serial(factory: Any, spec: EnvSpec, num_envs: int, rows: int) -> Iterator[Any]:
+    with collecting("serial", factory, spec, num_envs, T, group=rows) as (collector, _):
         yield collector
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from mission_gym.data import Block, EnvSpec, Weights
-from mission_gym.env.factory import Factory
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
-from mission_gym.rollout.collector import Collector
+from mission_gym.rollout.blocks import pack_block
+from mission_gym.rollout.collector import Collector, ReadyCollector
 from mission_gym.rollout.make import CollectRequest
 from mission_gym.rollout.remote import WorkerCollector
 from mission_gym.rollout.worker import CollectService, SegmentOrder, extend_workers
+from mission_gym.vector.aio import AioVec
 from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.threads import ThreadedVec
@@ -27,10 +29,61 @@ from timeouts import LONG_S
 from toys import seed_of
 
 SEED = 5
+# serial: this process acts and steps. ready: this process acts for workers as they get ready. The others act
+# in their worker processes; first-ready blocks take any columns that are done.
+KINDS = ("serial", "ready", "workers", "threads", "aio", "first_ready", "first_ready, threads")
 
 
 def never() -> bool:
     return False
+
+
+@contextmanager
+def collecting(
+    kind: str,
+    factory: Any,
+    spec: EnvSpec,
+    num_envs: int = 4,
+    num_steps: int = 40,
+    *,
+    group: int = 2,
+    num_workers: int = 2,
+    make_policy: Callable[[], Any] | None = None,
+    seeds: Callable[[int, int], int] = seed_of,
+    service: str = "",
+    **limits: Any,
+) -> Iterator[tuple[Any, Block]]:
+    """A collector with weights, not started, and its block. group: environments that act together.
+
+    make_policy: by default a NumPy policy with the weights of `make_weights`; others get no weights.
+    """
+    make = make_policy or partial(NumpyPolicy, policy_spec(spec))
+    options = VectorOptions(limits=Limits(**({"timeout_s": LONG_S} | limits)))
+    rows = group * spec.num_agents
+    request = CollectRequest(num_envs, num_steps, 1, rows, SEED, kind.startswith("first_ready"), make)
+    vec: Any
+    if kind == "serial":
+        vec = SerialVec(factory, spec, num_envs, seeds, options)
+    elif kind == "ready":
+        options = replace(options, num_workers=num_workers, group_size=group, first_ready=True)
+        vec = WorkersVec(factory, spec, num_envs, seeds, options)
+    else:
+        extension = extend_workers(spec, request)
+        extension = extension._replace(service=service or extension.service)
+        num_workers = 1 if kind.endswith("threads") else num_workers
+        options = replace(options, num_workers=num_workers, group_size=group, extension=extension)
+        step_kind = ThreadedVec if kind.endswith("threads") else AioVec if kind == "aio" else SerialVec
+        vec = WorkersVec(factory, spec, num_envs, seeds, options, step_kind)
+    with vec:
+        collector: Any
+        if kind in ("serial", "ready"):
+            collector = (ReadyCollector if kind == "ready" else Collector)(vec, make(), spec, SEED, rows)
+            block = collector.make_short(num_steps)
+        else:
+            collector = WorkerCollector(vec, spec, first_ready=request.first_ready)
+            block = collector.blocks[0]
+        collector.load(make_weights(spec) if make_policy is None else Weights(0, {}))
+        yield collector, block
 
 
 def final_places(block: Block) -> list[tuple[int, int]]:
@@ -55,54 +108,11 @@ def policy_spec(spec: EnvSpec) -> PolicySpec:
     return PolicySpec(spec.leaves, spec.action, network_arch=(16,))
 
 
-@contextmanager
-def remote(
-    factory: Any,
-    spec: EnvSpec,
-    num_envs: int,
-    num_steps: int,
-    rows: int,
-    num_workers: int,
-    service: str = "",
-    step_kind: type[SerialVec] | None = None,
-    **limits: Any,
-) -> Iterator[WorkerCollector]:
-    """No workers stands for threads, where no kind is given."""
-    make = partial(NumpyPolicy, policy_spec(spec))
-    extension = extend_workers(spec, CollectRequest(num_envs, num_steps, 1, rows, SEED, False, make))
-    options = VectorOptions(
-        num_workers=num_workers or 1,
-        limits=Limits(**({"timeout_s": LONG_S} | limits)),
-        group_size=rows,
-        extension=extension._replace(service=service or extension.service),
-    )
-    kind = step_kind or (SerialVec if num_workers else ThreadedVec)
-    with WorkersVec(factory, spec, num_envs, seed_of, options, kind) as vec:
-        collector = WorkerCollector(vec, spec)
-        collector.load(make_weights(spec))
-        yield collector
-
-
-@contextmanager
-def serial(factory: Factory, spec: EnvSpec, num_envs: int, rows: int) -> Iterator[Collector]:
-    with SerialVec(factory, spec, num_envs, seed_of) as vec:
-        policy = NumpyPolicy(policy_spec(spec))
-        policy.load(make_weights(spec))
-        yield Collector(vec, policy, spec, SEED, rows)
-
-
 def assert_equal_blocks(mine: Block, theirs: Block) -> None:
-    np.testing.assert_array_equal(mine.filled, theirs.filled)
-    for name in ("action", "log_prob", "reward", "terminated", "truncated", "valid", "env_ids", "version"):
-        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
-    for one, two in zip(mine.obs, theirs.obs, strict=True):
-        np.testing.assert_array_equal(one, two)
-    if theirs.mask is not None:
-        np.testing.assert_array_equal(mine.mask, theirs.mask)
-    assert final_places(mine) == final_places(theirs)
-    for ours, other in zip(mine.finals, theirs.finals, strict=True):
-        for one, two in zip(ours.obs, other.obs, strict=True):
-            np.testing.assert_array_equal(one, two)
+    ours, others = pack_block(mine), pack_block(theirs)
+    assert ours.keys() == others.keys()
+    for name, array in ours.items():
+        np.testing.assert_array_equal(array, others[name], err_msg=name)
     assert mine.episodes == theirs.episodes
 
 
