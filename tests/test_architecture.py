@@ -79,7 +79,7 @@ NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there;
     "report/scaling.py": {"threads"},
 }
 LONG_FILES = {  # path -> why it may pass 400 lines
-    "mission_gym/bridge/clients/mission_gym_bridge.py": "users copy it: a client library is one file",
+    "mission_gym/bridge/clients/mission_gym_bridge.py": "users copy it: a client library is one file"
 }
 
 

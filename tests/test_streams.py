@@ -6,14 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mission_gym.streams import (
-    NumberedStreams,
-    Streams,
-    episode_seed,
-    generator,
-    spread_seeds,
-    suite_seeds,
-)
+from mission_gym.streams import NumberedStreams, Streams, episode_seed, generator, spread_seeds, suite_seeds
 
 counts = st.integers(0, 10**9)
 

@@ -38,9 +38,7 @@ def start(service: str, setup: Any = None) -> Child:
     return Child(f"{HERE}:{service}", setup, on_output=BoundedLog(None))
 
 
-def ask(
-    child: Child,
-) -> list[Any]:
+def ask(child: Child) -> list[Any]:
     """The next replies."""
     end = time.monotonic() + LONG_S
     while time.monotonic() < end:

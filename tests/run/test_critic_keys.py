@@ -112,11 +112,7 @@ SMALL_FLAGS = {name: value for name, value in SMALL.items() if name != "progress
             "hiden.luck",
             "no key 'hiden.luck' (did you mean 'hidden.luck'?); it has hidden.luck",
         ),
-        (
-            "toys:Blindfold",
-            "noise,hidden",
-            "names the whole observation, so the actor would see nothing",
-        ),
+        ("toys:Blindfold", "noise,hidden", "names the whole observation, so the actor would see nothing"),
         (
             "CartPole-v1",
             "state",

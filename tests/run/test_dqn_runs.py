@@ -111,10 +111,7 @@ def test_known_optimum_is_found(toy: str, flags: dict[str, Any], tmp_path: Path)
 
 NOISY = {"exploration": "noisy", "exploration_fraction": None}
 REFUSED = [
-    (
-        {"n_epochs": 3},
-        r"n_epochs=3 is not used: it is a field of ppo, and the algorithm is dqn \[flag",
-    ),
+    ({"n_epochs": 3}, r"n_epochs=3 is not used: it is a field of ppo, and the algorithm is dqn \[flag"),
     ({"exploration": "noisy"}, "exploration_fraction=0.5 is not used: --exploration noisy has no epsilon"),
     ({"noisy_sigma": 0.3}, "noisy_sigma=0.3 is not used: there are no noisy layers"),
     ({"prioritized_alpha": 0.5}, "prioritized_alpha=0.5 is not used: transitions are sampled uniformly"),

@@ -83,10 +83,7 @@ def test_a_grid_keeps_the_ids_that_its_run_found(tmp_path: Path) -> None:
         mg.load(run.path)
     # As if the look that the run was made with had shown something else.
     lineage = read_lineage(RunDir(run.path))
-    write_lineage(
-        RunDir(run.path),
-        replace(lineage, readings={"": replace(reading, nvec=(other,) * 25)}),
-    )
+    write_lineage(RunDir(run.path), replace(lineage, readings={"": replace(reading, nvec=(other,) * 25)}))
     with pytest.raises(RunStateError, match=r"spaces .* have changed since .*, or this version reads them"):
         mg.load(run.path)
 

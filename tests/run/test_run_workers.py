@@ -34,14 +34,7 @@ def test_workers_of_training_and_evaluation_load_no_torch(tmp_path: Path) -> Non
 
 def hazard_flags(tmp_path: Path, **hazard: Any) -> dict[str, Any]:
     kwargs = [f"{key}={value}" for key, value in hazard.items()]
-    flags = {
-        **PPO,
-        **WORKERS,
-        **NO_EVALS,
-        "runs_dir": str(tmp_path),
-        "env_kwargs": kwargs,
-        "max_restarts": 1,
-    }
+    flags = {**PPO, **WORKERS, **NO_EVALS, "runs_dir": str(tmp_path), "env_kwargs": kwargs, "max_restarts": 1}
     return {name: value for name, value in flags.items() if value is not None}
 
 

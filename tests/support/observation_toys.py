@@ -78,11 +78,7 @@ def _picture(rng: Rng, answer: int, shape: tuple[int, ...], high: float, dtype: 
 
 
 ELEMENT = spaces.Dict(
-    {
-        "kind": spaces.Discrete(4),
-        "size": spaces.Box(0.0, 10.0, (1,), np.float32),
-        "name": spaces.Text(8),
-    }
+    {"kind": spaces.Discrete(4), "size": spaces.Box(0.0, 10.0, (1,), np.float32), "name": spaces.Text(8)}
 )
 SENTENCE = spaces.Text(80, charset="".join(map(chr, range(32, 127))))
 FORMS: dict[str, tuple[gym.Space[Any], Callable[[Rng, int], Any]]] = {

@@ -165,10 +165,7 @@ class DictMask(Toy):
             {
                 "camera": spaces.Box(0, 255, (16, 16, 1), np.uint8),
                 "body": spaces.Dict(
-                    {
-                        "pose": spaces.Box(-np.inf, np.inf, (3,), np.float32),
-                        "switches": spaces.MultiBinary(2),
-                    }
+                    {"pose": spaces.Box(-np.inf, np.inf, (3,), np.float32), "switches": spaces.MultiBinary(2)}
                 ),
                 "colour": spaces.Discrete(3),
             }

@@ -86,10 +86,7 @@ def test_environments_that_wait_and_compute_get_more_workers_than_cores() -> Non
     ],
 )
 def test_coroutines_share_event_loops_if_that_is_faster(
-    pace: tuple[float, float],
-    awaited: tuple[float, float],
-    num_envs: int,
-    expected: tuple[str, int],
+    pace: tuple[float, float], awaited: tuple[float, float], num_envs: int, expected: tuple[str, int]
 ) -> None:
     plain, other = (Pace(100, step_s, 0.1, share) for step_s, share in (pace, awaited))
     record, processes = choose(plain, num_envs, awaited=other)

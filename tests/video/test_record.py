@@ -64,10 +64,7 @@ def test_record_writes_a_gif_of_several_sampled_episodes(runs, tmp_path):
             r"'video.avi' has an unknown ending; videos end in .gif, .mp4, .html [--out]",
         ),
         (["pole", "--out", "nowhere/video.gif"], "the folder nowhere does not exist"),
-        (
-            ["pole", "--out", "video.html"],
-            "CartPole-v1 has no pages: it needs a method make_page()",
-        ),
+        (["pole", "--out", "video.html"], "CartPole-v1 has no pages: it needs a method make_page()"),
         (
             ["pole", "--out", "video.html", "--episodes", "2"],
             "episodes=2 is not possible: a page replays one episode; use 1 [--episodes]",
