@@ -35,13 +35,6 @@ LEARNING: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.fixture
-def left_run(tmp_path: Path) -> mg.Run:
-    """A run of a machine with a card."""
-    with pretend("cuda"):
-        return train(tmp_path)
-
-
 def run_dry(monkeypatch: pytest.MonkeyPatch, device: FakeDevice, owner: Any, name: str) -> None:
     """Let the device have no memory while this function runs."""
     real = getattr(owner, name)

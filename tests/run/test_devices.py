@@ -26,13 +26,6 @@ DQN = {name: value for name, value in SMALL.items() if name != "n_epochs"} | {
 }  # fmt: skip
 
 
-@pytest.fixture
-def left_run(tmp_path: Path) -> mg.Run:
-    """A run of a machine with a card, on a machine without one."""
-    with pretend("cuda"):
-        return train(tmp_path)
-
-
 @pytest.mark.parametrize("flags", [SMALL, DQN], ids=["ppo", "dqn"])
 @pytest.mark.parametrize("kind", ["cuda", "mps"])
 def test_pictures_are_learned_on_every_device(kind: str, flags: dict[str, Any], tmp_path: Path) -> None:
