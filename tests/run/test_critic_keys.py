@@ -19,6 +19,7 @@ from mission_gym.run.settle import settle
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
+from runs import drain
 
 BLIND: dict[str, Any] = {
     "seed": 1, "n_envs": 8, "n_steps_per_env": 64, "learning_rate": 2e-3, "gamma": 0.0, "n_epochs": 6,
@@ -153,6 +154,5 @@ def test_a_branch_keeps_the_keys(run: mg.Run, tmp_path: Path) -> None:
 def branch(run: mg.Run, tmp_path: Path, **flags: Any) -> Any:
     wanted = {"runs_dir": str(tmp_path), "timesteps": 10_752} | flags
     with branch_run(find_run(str(run.path), tmp_path), wanted, lambda event: None) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
         return session

@@ -22,6 +22,7 @@ from mission_gym.store.metrics import TIMED
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
+from runs import drain
 from timeouts import LONG_S
 
 FLAGS: dict[str, Any] = {
@@ -70,8 +71,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def run_straight(env: str, runs_dir: Path, flags: dict[str, Any]) -> RunDir:
     with start_run(resolve(env, flags | {"runs_dir": str(runs_dir)}), lambda event: None) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     return session.run
 
 
@@ -98,8 +98,7 @@ def test_interrupted_and_resumed_equals_straight(
         assert (status["state"], status["cause"]) == ("stopped", number.name)
         assert status["step"] < flags["timesteps"]
     with resume_run(run, lambda event: None) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     assert not list(run.path.rglob(".tmp*"))
 
     other = straight if env == "CartPole-v1" else run_straight(env, tmp_path / "straight", flags)
@@ -136,8 +135,7 @@ def test_a_terminal_that_closes_stops_the_run_with_a_checkpoint(tmp_path: Path, 
     assert (status["state"], status["cause"]) == ("stopped", "SIGHUP")
     heard: list[dict[str, Any]] = []
     with resume_run(run, heard.append) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     assert "the resume is exact" in heard[0]["notes"]
     (arrays, rows), (expected, expected_rows) = read_end(run), read_end(straight)
     for name, array in expected.items():
