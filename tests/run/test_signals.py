@@ -18,11 +18,9 @@ from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
-from mission_gym.store.metrics import TIMED
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.tables import MetricsLog
-from runs import drain
+from runs import assert_equal_arrays, drain, last_checkpoint, rows
 from timeouts import LONG_S
 
 FLAGS: dict[str, Any] = {
@@ -54,13 +52,8 @@ def wait_for_step(child: subprocess.Popen[str], step: int) -> None:
 
 
 def read_end(run: RunDir) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
-    rows = [
-        {key: value for key, value in row.items() if not key.startswith(TIMED)}
-        for row in MetricsLog.read(run.metrics_jsonl)
-        if row["event"] in ("progress", "eval")
-    ]
-    return last.policy | last.state, rows
+    last = last_checkpoint(run)
+    return last.policy | last.state, rows(run)
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +95,9 @@ def test_interrupted_and_resumed_equals_straight(
     assert not list(run.path.rglob(".tmp*"))
 
     other = straight if env == "CartPole-v1" else run_straight(env, tmp_path / "straight", flags)
-    (arrays, rows), (expected, expected_rows) = read_end(run), read_end(other)
-    assert arrays.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
-    assert rows == expected_rows
+    (arrays, metrics), (expected, expected_metrics) = read_end(run), read_end(other)
+    assert_equal_arrays(arrays, expected)
+    assert metrics == expected_metrics
 
 
 # Takes the terminal on its standard input for its own, as a shell's child has it.
