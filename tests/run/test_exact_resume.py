@@ -99,7 +99,9 @@ CASES = {
     ),
     "agents, serial": Case("agent_toys:Lives", AGENTS, (40,), f"2 of 2 environments {REPLAY}"),
     "agents, workers": Case("agent_toys:Lives", AGENTS | WORKERS, (4,), f"2 of 2 environments {REPLAY}"),
-    "agents, threads": Case("agent_toys:Lives", AGENTS | THREADS, (4,), f"2 of 2 environments {REPLAY}"),
+    "agents, threads, overlap": Case(
+        "agent_toys:Lives", AGENTS | OVERLAP | {"vector": "threads"}, (4,), f"2 of 2 environments {REPLAY}"
+    ),
     # Collecting during updates; polls are counted over both threads.
     "overlap": Case("CartPole-v1", OVERLAP, (8, 21, 30, 47, 75)),
     "overlap, dict and mask": Case("toys:DictMask", OVERLAP, (30,)),
