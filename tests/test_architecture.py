@@ -79,7 +79,7 @@ NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there;
     "report/scaling.py": {"threads"},
 }
 LONG_FILES = {  # path -> why it may pass 400 lines
-    "mission_gym/bridge/clients/mission_gym_bridge.py": "users copy it: a client library is one file",
+    "mission_gym/bridge/clients/mission_gym_bridge.py": "users copy it: a client library is one file"
 }
 
 
@@ -299,3 +299,10 @@ def test_heavy_libraries_are_not_loaded(module: str, forbidden: set[str]) -> Non
     code = f"import sys, {module}; print(*sorted({forbidden!r} & sys.modules.keys()))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert not loaded.strip(), f"importing {module} loads {loaded}"
+
+
+def test_the_architecture_page_lists_every_room_at_its_level() -> None:
+    page = (ROOT.parent / "ARCHITECTURE.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", page, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(len(LEVELS)))
+    assert [set(re.findall(r"`([\w.]+)`", rooms)) for _, rooms in rows] == LEVELS

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from metric_table import find_metric
 from mission_gym.algorithms import ALGORITHMS, load_algorithm
 from mission_gym.cli.main import COMMANDS, main
 from mission_gym.report.formats import show_value
 from mission_gym.run.config import schema
 from mission_gym.store.metrics import Metric, read_metrics
-from test_architecture import LEVELS, SOURCE
+from runs import find_metric
 
 ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "mission_gym"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WALK = "walk_of_the_docs"
 FENCE = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -123,12 +123,6 @@ def test_a_metric_has_one_entry() -> None:
     for algo in ALGORITHMS:
         assert all(find_metric(metric.name, own_of(algo)) is metric for metric in own_of(algo))
     assert find_metric("train/unheard_of") is None
-
-
-def test_every_room_has_its_level() -> None:
-    rows = re.findall(r"^\| (\d+) \| (.*) \|$", read(ROOT / "ARCHITECTURE.md"), re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(len(LEVELS)))
-    assert [set(re.findall(r"`([\w.]+)`", rooms)) for _, rooms in rows] == LEVELS
 
 
 @pytest.mark.parametrize("name", COMMANDS)

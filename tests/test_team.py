@@ -7,7 +7,7 @@ import time
 import pytest
 
 from mission_gym.team import Team
-from waits import LONG_S, wait_until
+from timeouts import LONG_S, wait_until
 
 
 def threads_of(name):

@@ -6,11 +6,12 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 import acceptance
+import pytest
 from acceptance import Ended, Layer, Package, describe, judge, merge, name_commands, read_packages, tidy
+
 from mission_gym.env.user_code import name_home
+from timeouts import scale_timeout
 
 BAD_IDS = """
 import os, time
@@ -128,8 +129,8 @@ def test_a_command_ends_at_its_deadline_with_what_it_started(tmp_path: Path) -> 
 def test_a_package_goes_through_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a layer without packages: a toy that works, with a family of which one crashes and one hangs."""
     (tmp_path / "bad_ids.py").write_text(BAD_IDS)
-    monkeypatch.setattr(acceptance, "ID_S", 8.0)
-    path = f"{tmp_path}:{Path(__file__).parents[1]}"
+    monkeypatch.setattr(acceptance, "ID_S", scale_timeout(4.0))
+    path = f"{tmp_path}:{Path(__file__).parents[1] / 'support'}"
     ids = ("bad_ids:Identity n=3", "bad_ids:crash", "bad_ids:nowhere", "bad_ids:hang", "bad_ids:Identity")
     package = Package("toys", "toys:Identity", family={"ids": ids}, timesteps=1024)
     layer = Layer(tmp_path / "toys", {"PYTHONPATH": path})

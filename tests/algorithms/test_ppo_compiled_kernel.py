@@ -37,12 +37,7 @@ def make_pair(spec: PolicySpec) -> tuple[TorchKernel, CompiledKernel]:
 
 
 def make_samples(
-    spec: PolicySpec,
-    reference: TorchKernel,
-    *,
-    masked: bool,
-    weighted: bool = False,
-    lagging: bool = False,
+    spec: PolicySpec, reference: TorchKernel, *, masked: bool, weighted: bool = False, lagging: bool = False
 ) -> Samples:
     rng = np.random.default_rng(0)
     action_spec = spec.action

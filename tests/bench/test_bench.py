@@ -32,7 +32,7 @@ from mission_gym_bench.runner import (
     make_child_command,
     run_jobs,
 )
-from waits import LONG_S
+from timeouts import LONG_S
 
 _CASE = PpoCase("CartPole-v1", 32, 128, 2048, 10, num_updates=1)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.games import forget_processes
+from games import forget_processes
 
 
 @pytest.fixture(autouse=True)

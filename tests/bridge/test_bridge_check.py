@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bridge.games import game, processes
+from games import game, processes
 from mission_gym.check.bridge import check_bridge
 from mission_gym.env.factory import EnvRequest
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mission_gym.bridge.clients
-from bridge.games import processes
+from games import processes
 from mission_gym.bridge import BridgeEnv
 from mission_gym.bridge.clients.mission_gym_bridge import describe_space, pack, unpack
 from mission_gym.bridge.spaces import read_space
@@ -134,7 +134,10 @@ def test_masks_of_javascript_keep_their_parts() -> None:
 @needs_node
 @pytest.mark.parametrize("socket", ["", " {socket}"])
 def test_a_game_in_javascript(socket: str) -> None:
-    command = shlex.join([NODE or "", str(Path(__file__).parent / "walk_game.cjs"), str(CLIENTS)]) + socket
+    command = (
+        shlex.join([NODE or "", str(Path(__file__).parents[1] / "support" / "walk_game.cjs"), str(CLIENTS)])
+        + socket
+    )
     (found,) = check_bridge(EnvRequest(f"bridge:{command}"))
     assert found.level == "ok", found
     env = BridgeEnv(command, length=5)

@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
 
 import mission_gym as mg
-from bridge.games import game, make_walk, processes
+from games import game, make_walk, processes
 from mission_gym.bridge import BridgeEnv
 from mission_gym.bridge.pool import EnginePool
 from mission_gym.env.factory import EnvRequest, make_factory
@@ -27,7 +27,7 @@ from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.errors import UsageError
 from mission_gym.vector.record import VectorOptions
 from mission_gym.vector.serial import SerialVec
-from waits import is_alive, wait_until
+from timeouts import is_alive, wait_until
 
 WALK = game("walk_game", "prints")
 

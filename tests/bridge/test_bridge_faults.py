@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 import mission_gym as mg
-from bridge.games import game, make_walk, processes
+from games import game, make_walk, processes
 from mission_gym.bridge import BridgeEnv, BridgeError
 from mission_gym.errors import EnvContractError, WorkerError
-from waits import LONG_S
+from timeouts import LONG_S
 
 FAULTS = {
     "dies": r"was killed by SIGSEGV before it answered \[message 3, step\]; its last output:\nout of luck",

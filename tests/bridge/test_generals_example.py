@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mission_gym.bridge.clients
-from bridge.games import processes
+from games import processes
 from mission_gym.bridge import BridgeEnv
 from mission_gym.check.bridge import check_bridge
 from mission_gym.env.factory import EnvRequest

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mission_gym.check.packages import PACKAGES, Attempt, judge_package, try_code
-from waits import patience
+from timeouts import scale_timeout
 
 RAISES = "raise ImportError('no such symbol')"
 CRASHES = "import os; os.abort()"
@@ -77,7 +77,7 @@ def test_the_doctor_tells_a_version_that_is_too_old(monkeypatch: pytest.MonkeyPa
 
 def test_every_fault_is_told_and_the_rest_is_looked_at(tmp_path: Path) -> None:
     put(tmp_path, numba=RAISES, scipy=HANGS, torch=CRASHES, rich=RAISES, tyro=CRASHES, psutil=RAISES)
-    done = run_doctor(tmp_path, "--json", "--deadline", f"{patience(5):.0f}")
+    done = run_doctor(tmp_path, "--json", "--deadline", f"{scale_timeout(5):.0f}")
     assert done.returncode == 2, done.stderr
     assert done.stderr == ""
     document = json.loads(done.stdout)
@@ -120,7 +120,7 @@ def test_the_package_that_another_fails_by_is_named(
 ) -> None:
     monkeypatch.syspath_prepend(put(tmp_path, numpy=code))
     package = next(package for package in PACKAGES if package.name == "gymnasium")
-    assert judge_package(package, try_code(package.code, patience(2))).fix == "fix numpy first"
+    assert judge_package(package, try_code(package.code, scale_timeout(2))).fix == "fix numpy first"
 
 
 def test_gymnasium_may_be_missing() -> None:

@@ -15,8 +15,8 @@ from mission_gym.cli.main import main
 from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import WorkerDied
 from mission_gym.procs import Companion
+from timeouts import scale_timeout
 from toys import Identity
-from waits import patience
 
 
 class CrashesInStep(Identity):
@@ -59,7 +59,7 @@ def test_an_environment_that_ends_its_process_is_an_error(env, what):
 
 
 def test_a_hang_is_an_error_with_its_stack(monkeypatch):
-    monkeypatch.setattr(environment, "SILENT_S", patience(10.0))
+    monkeypatch.setattr(environment, "SILENT_S", scale_timeout(5.0))
     (finding,) = check(Hangs)
     assert (finding.level, finding.name) == ("error", "process")
     assert re.match(r"while random episodes were played, .* did not answer for", finding.what)

@@ -14,7 +14,7 @@ from mission_gym.cli import eval as commands
 from mission_gym.cli.main import main
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.resolve import find_run, list_runs
-from waits import LONG_S
+from timeouts import LONG_S
 
 NOISY = """
 import os

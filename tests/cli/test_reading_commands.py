@@ -12,16 +12,7 @@ from mission_gym.store.resolve import find_run, list_runs
 
 ENV_ID = "toys:Identity"
 RATE_KEYS = {"rate", "low", "high"}
-EVAL_KEYS = {
-    "run",
-    "step",
-    "episodes",
-    "return_mean",
-    "return_low",
-    "return_high",
-    "length_mean",
-    "outcomes",
-}
+EVAL_KEYS = {"run", "step", "episodes", "return_mean", "return_low", "return_high", "length_mean", "outcomes"}
 ROW_KEYS = {"name", "path", "state", "step", "fps", "return_mean"}
 
 

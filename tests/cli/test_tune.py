@@ -3,7 +3,7 @@
 import json
 
 from mission_gym.cli.main import main
-from waits import patience
+from timeouts import scale_timeout
 
 ENV_ID = "toys:Identity"
 KEYS = {"backend", "n_envs", "num_workers", "predicted_steps_per_s", "reasons"}
@@ -11,7 +11,7 @@ KEYS = {"backend", "n_envs", "num_workers", "predicted_steps_per_s", "reasons"}
 
 def test_tune_measures_once_and_stores_the_plan(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = ["tune", ENV_ID, "--n-envs", "4", "--num-workers", "1", "--budget", f"{patience(3):.0f}s"]
+    asked = ["tune", ENV_ID, "--n-envs", "4", "--num-workers", "1", "--budget", f"{scale_timeout(3):.0f}s"]
     assert main([*asked, "--json"]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
@@ -35,7 +35,7 @@ def test_tune_measures_once_and_stores_the_plan(tmp_path, monkeypatch, capsys):
 
 def test_tune_plans_dqn_from_its_profile(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = ["tune", ENV_ID, "--algo", "dqn", "--prioritized", "--budget", f"{patience(3):.0f}s"]
+    asked = ["tune", ENV_ID, "--algo", "dqn", "--prioritized", "--budget", f"{scale_timeout(3):.0f}s"]
     assert main([*asked, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["n_envs"] * document["n_steps_per_env"] == 32  # of the profile: 8 environments, 4 steps
@@ -54,7 +54,7 @@ def test_invalid_flags_are_refused(capsys):
 
 def test_an_environment_that_fails_while_timed_is_one_message(capsys):
     kwargs = ["--env-kwargs", "fail=raise", "at=1", "--vector", "workers"]
-    assert main(["tune", "toys:Faulty", *kwargs, "--budget", f"{patience(3):.0f}s"]) == 3
+    assert main(["tune", "toys:Faulty", *kwargs, "--budget", f"{scale_timeout(3):.0f}s"]) == 3
     err = capsys.readouterr().err
     assert "step() raised RuntimeError: the simulator fell over" in err
     assert "Traceback" not in err

@@ -8,18 +8,18 @@ pytest.importorskip("ray")
 
 from mission_gym.cli.main import main
 from mission_gym_bench.ray_nodes import ray_nodes
-from waits import patience
+from timeouts import scale_timeout
 
 
 def test_doctor_and_tune_describe_a_cluster(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with ray_nodes(1, 1) as nodes:
         at = ["--ray-address", nodes.address]
-        assert main(["doctor", *at, "--json", "--deadline", str(patience(60))]) == 0
+        assert main(["doctor", *at, "--json", "--deadline", str(scale_timeout(60))]) == 0
         findings = {each["name"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
         assert nodes.address in findings["cluster"]["what"]
         assert "messages" in findings
-        asked = ["tune", "CartPole-v1", "--n-envs", "4", "--budget", f"{patience(3):.0f}s"]
+        asked = ["tune", "CartPole-v1", "--n-envs", "4", "--budget", f"{scale_timeout(3):.0f}s"]
         assert main([*asked, *at, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
     assert document["backend"] == "ray"

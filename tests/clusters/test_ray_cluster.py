@@ -13,7 +13,7 @@ import pytest
 from mission_gym.errors import UsageError
 from mission_gym.ray import cluster as clusters
 from mission_gym.ray.cluster import check_versions, load_ray, node_versions, open_cluster
-from waits import is_alive, wait_until
+from timeouts import is_alive, wait_until
 
 _OPEN = """
 import json, os, psutil

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import pytest
 
 pytest.importorskip("ray")
 
+from collectors import make_weights, policy_spec
 from mission_gym.data import Block
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
@@ -26,11 +25,8 @@ from mission_gym.rollout.make import CollectRequest, make_collector
 from mission_gym.vector.backends import load_backend
 from mission_gym.vector.record import Source, VectorOptions
 from mission_gym_bench.ray_nodes import SMALL, ray_nodes
-from seeds import seed_of
-from waits import LONG_S, wait_until
-
-sys.path.append(str(Path(__file__).parent))
-from test_remote import make_weights, policy_spec
+from timeouts import LONG_S, wait_until
+from toys import seed_of
 
 FACTORY = make_factory(EnvRequest("CartPole-v1"))
 SPEC = probe(FACTORY, "CartPole-v1")

@@ -256,10 +256,7 @@ UNMEASURED = "RL Zoo's value, unmeasured"
     [
         ("ALE/Pong-v5", f"settings ALE/* ({UNMEASURED})"),
         ("ale_py:ALE/Pong-v5", f"settings ALE/* ({UNMEASURED})"),
-        (
-            "MiniGrid-DoorKey-5x5-v0",
-            "settings MiniGrid-* (RL Zoo's value, measured on DoorKey-5x5 alone)",
-        ),
+        ("MiniGrid-DoorKey-5x5-v0", "settings MiniGrid-* (RL Zoo's value, measured on DoorKey-5x5 alone)"),
         ("BabyAI-GoToRedBall-v0", "settings BabyAI-* (measured on GoToRedBall alone)"),
         ("minigrid:MiniGrid-FourRooms-v0", f"settings MiniGrid-FourRooms-* ({UNMEASURED})"),
         ("gymnasium.envs.classic_control:CartPole-v1", "settings CartPole-v1"),

@@ -139,12 +139,7 @@ def test_a_request_is_json_and_its_factory_pickles():
             r"returned a Alike, not a gymnasium.Env; it has reset\(\) and step\(\), so write a function",
         ),
         ("own_envs:make", {}, EnvContractError, "raised TypeError: .*missing 1 required"),
-        (
-            "toys:Faulty",
-            {"fail": "constructor"},
-            EnvContractError,
-            "RuntimeError: no licence",
-        ),
+        ("toys:Faulty", {"fail": "constructor"}, EnvContractError, "RuntimeError: no licence"),
         (
             "own_envs:make_many",
             {"num_envs": 2},

@@ -16,7 +16,7 @@ from mission_gym.env.observations import ObsReader
 from mission_gym.env.probe import probe
 from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import EnvContractError
-from told import ELEMENT, FORMS, SENTENCE, Mission, Told
+from observation_toys import ELEMENT, FORMS, SENTENCE, Mission, Shown
 
 
 def spec_of(space: spaces.Space[Any], max_sequence: int = 4) -> EnvSpec:
@@ -94,11 +94,11 @@ def test_a_sequence_is_packed_with_its_true_length(stack: bool) -> None:
     ],
 )
 def test_elements_that_do_not_fit_are_refused(value: Any, message: str) -> None:
-    class Wrong(Told):
+    class Wrong(Shown):
         def observe(self) -> Any:
             return value
 
-    spec = probe(lambda: Told("list"), "told")
+    spec = probe(lambda: Shown("list"), "told")
     with pytest.raises(EnvContractError, match=f"environment 0, seed 0, .* does not fit Seq.*{message}"):
         EnvSlot(lambda: Wrong("list"), spec, 0, lambda episode: episode).reset(0)
 
@@ -118,7 +118,7 @@ def test_large_pictures_are_stored_as_means() -> None:
 
 @pytest.mark.parametrize(("form", "kind", "nvec"), [("grid", "categories", 25), ("wide_grid", "image", 1)])
 def test_grids_of_ids_are_known_by_their_values(form: str, kind: str, nvec: int) -> None:
-    (leaf,) = probe(lambda: Told(form), "told").leaves
+    (leaf,) = probe(lambda: Shown(form), "told").leaves
     assert (leaf.kind, leaf.open_ended) == (kind, True)
     assert leaf.nvec == (16, 4, 4) * nvec  # ids up to 6 and 2 were seen, and are counted generously
 
@@ -135,7 +135,7 @@ def test_pictures_stay_pictures_and_bounds_tell_ids_without_a_look() -> None:
 
 @pytest.mark.parametrize("form", ["words", "mission", "list", "stack", "large", "grid"])
 def test_a_batch_is_read_like_its_rows(form: str) -> None:
-    env = Told(form)
+    env = Shown(form)
     spec = probe(lambda: env, "told")
     reader, rows = ObsReader(spec), [env.reset(seed=seed)[0] for seed in range(3)]
     if form == "mission":

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import FrameStackObservation
-from test_wrappers import Counter
 
 from mission_gym.env import wrappers
 from mission_gym.env.agents import ParallelWrapper
@@ -18,6 +17,7 @@ from mission_gym.env.factory import EnvRequest, make_factory, names_trusted
 from mission_gym.env.probe import probe
 from mission_gym.env.wrapper_names import list_short, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, UsageError
+from toys import StepCount
 
 
 def build(*wrap: str, env_id: str = "CartPole-v1") -> gym.Env[Any, Any]:
@@ -88,7 +88,7 @@ def test_every_short_name_means_a_wrapper() -> None:
         assert issubclass(getattr(import_module(module), target), (gym.Wrapper, ParallelWrapper))
 
 
-class Scored(Counter):
+class Scored(StepCount):
     """Shows a Dict and pays a vector."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ def test_weigh_sums_the_parts() -> None:
         wrappers.Weigh(Scored(), 1.0, 2.0, 3.0).step(0)
 
 
-class Acted(Counter):
+class Acted(StepCount):
     def __init__(self, action_space: Any, is_dict: bool = False) -> None:
         super().__init__()
         self.action_space, self.is_dict = action_space, is_dict
@@ -156,7 +156,7 @@ def test_the_last_action_is_shown(space: Any, action: Any, shown: list[float], i
 
 
 def test_atari_shows_what_deepmind_did() -> None:
-    class Game(Counter):
+    class Game(StepCount):
         def __init__(self) -> None:
             super().__init__((210, 160, 3), np.uint8)
 
@@ -183,8 +183,8 @@ def test_atari_shows_what_deepmind_did() -> None:
     assert skipping.steps == before + 1
 
 
-def picture() -> Counter:
-    return Counter((12, 12), np.uint8)
+def picture() -> StepCount:
+    return StepCount((12, 12), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def picture() -> Counter:
         (lambda: FrameStackObservation(picture(), 5, padding_type="zero"), 1),
         (lambda: wrappers.LastAction(wrappers.FrameStack(picture(), 3)), 1),
         (lambda: wrappers.FrameSkip(wrappers.FrameStack(picture(), 3)), 1),
-        (lambda: wrappers.FrameStack(Counter((12, 12, 3), np.uint8), 3), 3),
-        (lambda: wrappers.FrameStack(Counter((2, 12, 12), np.uint8), 3), 3),
-        (lambda: wrappers.FrameStack(Counter((12,), np.uint8), 3), 1),  # no pictures
+        (lambda: wrappers.FrameStack(StepCount((12, 12, 3), np.uint8), 3), 3),
+        (lambda: wrappers.FrameStack(StepCount((2, 12, 12), np.uint8), 3), 3),
+        (lambda: wrappers.FrameStack(StepCount((12,), np.uint8), 3), 1),  # no pictures
         (lambda: wrappers.FrameStack(picture(), 15), 1),  # taken for a side, and the last side for channels
         (picture, 1),
     ],

@@ -12,30 +12,11 @@ from gymnasium import spaces
 from mission_gym.env import wrappers
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.errors import EnvContractError
-
-
-class Counter(gym.Env[Any, Any]):
-    """Shows its step count in an array of the given shape and pays it; 100 steps."""
-
-    def __init__(self, shape: tuple[int, ...] = (2,), dtype: type = np.float32) -> None:
-        self.observation_space = spaces.Box(0, 255, shape, dtype)
-        self.action_space = spaces.Discrete(2)
-        self.steps = 0
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.steps = 0
-        return self.observe(), {}
-
-    def observe(self) -> Any:
-        return np.full(self.observation_space.shape, self.steps, self.observation_space.dtype)
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return self.observe(), float(self.steps), False, self.steps >= 100, {}
+from toys import StepCount
 
 
 def test_frame_skip_adds_rewards_and_ends_with_the_episode() -> None:
-    env = wrappers.FrameSkip(Counter(), skip=3)
+    env = wrappers.FrameSkip(StepCount(), skip=3)
     env.reset()
     obs, reward, *_ = env.step(0)
     assert (obs[0], reward) == (3, 6.0)
@@ -45,7 +26,7 @@ def test_frame_skip_adds_rewards_and_ends_with_the_episode() -> None:
 
 
 def test_frame_stack_shows_views_that_never_change() -> None:
-    env = wrappers.FrameStack(Counter(), num=3)
+    env = wrappers.FrameStack(StepCount(), num=3)
     shown = [env.reset()[0], *(env.step(0)[0] for _ in range(99))]
     assert env.observation_space.shape == (3, 2)
     for step, obs in enumerate(shown):
@@ -56,23 +37,23 @@ def test_frame_stack_shows_views_that_never_change() -> None:
 
 
 def test_pictures_are_stacked_as_they_are() -> None:
-    env = wrappers.FrameStack(Counter((8, 8, 1), np.uint8), num=2)
+    env = wrappers.FrameStack(StepCount((8, 8, 1), np.uint8), num=2)
     env.reset()
     assert env.step(0)[0][:, 0, 0, 0].tolist() == [0, 1]
     assert env.observation_space.shape == (2, 8, 8, 1)
 
 
 def test_grey_and_resize() -> None:
-    env = wrappers.Resize(wrappers.Grey(Counter((16, 16, 3), np.uint8)), 8, 8)
+    env = wrappers.Resize(wrappers.Grey(StepCount((16, 16, 3), np.uint8)), 8, 8)
     env.reset()
     obs = env.step(0)[0]
     assert obs.shape == env.observation_space.shape == (8, 8)
     assert obs.dtype == np.uint8
-    colour = wrappers.Resize(Counter((16, 16, 3), np.uint8), 8, 4)
+    colour = wrappers.Resize(StepCount((16, 16, 3), np.uint8), 8, 4)
     assert colour.reset()[0].shape == (8, 4, 3)
     for wrap in (wrappers.Grey, wrappers.Resize):
         with pytest.raises(EnvContractError, match="uint8 images"):
-            wrap(Counter())
+            wrap(StepCount())
 
 
 class Shown(gym.Env[Any, Any]):
@@ -115,11 +96,11 @@ def test_crop_and_pool_refuse_what_they_can_not_show() -> None:
         wrappers.MeanPool(Shown(picture), 7)
     for wrap in (wrappers.Crop, wrappers.MeanPool):
         with pytest.raises(EnvContractError, match="needs uint8 images"):
-            wrap(Counter(), 2)
+            wrap(StepCount(), 2)
 
 
 def test_clip_and_time_limit() -> None:
-    env = wrappers.TimeLimit(wrappers.ClipReward(Counter()), 2)
+    env = wrappers.TimeLimit(wrappers.ClipReward(StepCount()), 2)
     env.reset()
     assert env.step(0)[1] == 1.0
     _, reward, _, truncated, _ = env.step(0)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from mission_gym.env.factory import Env, EnvRequest, make_factory
-from waits import LONG_S
+from timeouts import LONG_S
 
 pytest.importorskip("miniwob", reason="MiniWoB++ is not here; `pip install miniwob` brings it")
 BINARIES = {

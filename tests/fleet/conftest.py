@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from crew import Crew
+
+from queue_jobs import Crew
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from crew import Crew
 
 from mission_gym.cli.main import main
 from mission_gym.fleet.queue import Queue
 from mission_gym.store.groups import GroupDir
+from queue_jobs import Crew
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from mission_gym.store.files import read_json
 from mission_gym.store.groups import GroupDir, list_groups
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
-from waits import LONG_S, wait_until
+from timeouts import LONG_S, wait_until
 
 ENV_ID = "toys:Identity"
 SMALL = ["--n-envs", "4", "--n-steps", "16", "--no-tensorboard", "--network-arch", "8", "--vector", "serial"]

@@ -36,8 +36,7 @@ def test_each_job_overrides_the_defaults(tmp_path: Path) -> None:
     file = read(tmp_path, SMALL + "jobs:\n- name: a\n- {name: b, timesteps: 30k, priority: 2, retries: 0}\n")
     values = {"env": "CartPole-v1", "timesteps": "20k"}
     assert file == JobFile(
-        "q",
-        (Draft("a", "a", values), Draft("b", "b", values | {"timesteps": "30k"}, priority=2, retries=0)),
+        "q", (Draft("a", "a", values), Draft("b", "b", values | {"timesteps": "30k"}, priority=2, retries=0))
     )
 
 
@@ -99,17 +98,12 @@ def test_arguments_keep_the_types_of_environment_arguments(value: Any) -> None:
     ("text", "expected"),
     [
         ("", ["the file is empty; write values into it [/q.yaml, line 1]"]),
-        (
-            "jobs: []\n",
-            ["the file has no jobs; write a list of them below `jobs:` [/q.yaml, line 1]"],
-        ),
+        ("jobs: []\n", ["the file has no jobs; write a list of them below `jobs:` [/q.yaml, line 1]"]),
         ("- a\n", ["the file must be a mapping; write `jobs:` and a list below it [/q.yaml, line 1]"]),
         ("jobs: [}\n", None),
         (
             "jobs:\n- {name: a}\n- {name: a}\n",
-            [
-                "job 'a' is defined twice, first in /q.yaml, line 2; rename one [/q.yaml, line 3]",
-            ],
+            ["job 'a' is defined twice, first in /q.yaml, line 2; rename one [/q.yaml, line 3]"],
         ),
         (
             "jobs:\n- {name: a, branch: c}\n- {name: b, branch: a}\n- {name: c, branch: b@best}\n",

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from crew import Crew
 
 from mission_gym.errors import UsageError
 from mission_gym.fleet import mps
 from mission_gym.fleet.mps import MpsDaemon, MpsMode, check_mps, choose_mps
 from mission_gym.procs.machine import Vram, read_vram
 from mission_gym.store.groups import Job
+from queue_jobs import Crew
 
 CONTROL = """#!/bin/sh
 [ "$1" = -d ] && words="-d" || read -r words

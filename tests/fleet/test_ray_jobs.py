@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from crew import Crew
 
 from mission_gym.cli.main import main
 from mission_gym.fleet.wait import wait_for_jobs
@@ -17,7 +16,8 @@ from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.groups import GroupDir, JobRequest, list_groups
 from mission_gym.store.rundir import RunDir
 from mission_gym_bench.ray_nodes import ray_nodes
-from waits import LONG_S, wait_until
+from queue_jobs import Crew
+from timeouts import LONG_S, wait_until
 
 pytest.importorskip("ray")
 

@@ -18,7 +18,7 @@ from mission_gym.run import start
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.tables import MetricsLog
-from waits import LONG_S
+from timeouts import LONG_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "jobs.md"
 SMALL = (

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from crew import Crew
 
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, DiskError, RunStateError, UsageError
@@ -25,7 +24,8 @@ from mission_gym.store import END_FILE
 from mission_gym.store.files import read_json
 from mission_gym.store.groups import GroupDir, find_group, list_groups, read_code
 from mission_gym.store.rundir import RunDir
-from waits import LONG_S
+from queue_jobs import Crew
+from timeouts import LONG_S
 
 
 def test_jobs_run_to_their_end(crew: Crew) -> None:

@@ -1,7 +1,8 @@
 """`--fuzz-minutes`, and the runs that are damaged."""
 
 import pytest
-from home import Home
+
+from fuzz_runs import Home
 
 
 def pytest_addoption(parser):

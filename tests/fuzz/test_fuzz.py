@@ -7,10 +7,11 @@ The short form makes the same examples every time. The long form, by hand, new o
 import time
 
 import pytest
-from damage import edits
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from readers import FAR_READERS, KINDS, READERS
+
+from fuzz_damage import edits
+from fuzz_readers import FAR_READERS, KINDS, READERS
 
 SETTINGS = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 LONG_EXAMPLES = 200  # between two looks at the clock

@@ -23,7 +23,7 @@ from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.settle import settle
 from mission_gym.streams import TrainingSeeds
-from waits import LONG_S
+from timeouts import LONG_S
 
 T, S, UPDATES = 16, 4, 5
 SMALL = {

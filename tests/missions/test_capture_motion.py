@@ -3,8 +3,8 @@
 import math
 
 import pytest
-from capture_scenes import EAST, NORTH, ROW, UAV_A, UGV_A, UGV_B, WEST, play, put, scene
 
+from capture_scenes import EAST, NORTH, ROW, UAV_A, UGV_A, UGV_B, WEST, play, put, scene
 from mission_gym_missions.capture.scenario import Obstacle
 
 WALL = {"position_m": [10.0, 0.0], "size_m": [2.0, 20.0]}

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from capture_scenes import DEF_1, EAST, UAV_A, UGV_A, UGV_B, WEST, play, put, scenario, scene, terms
 
+from capture_scenes import DEF_1, EAST, UAV_A, UGV_A, UGV_B, WEST, play, put, scenario, scene, terms
 from mission_gym_missions.capture.sim.layout import (
     F_AGE,
     FOE_FEATURES,

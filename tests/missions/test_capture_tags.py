@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from capture_scenes import DEF_1, DEF_2, EAST, ROW, UGV_A, play, put, scenario, scene, terms
 
+from capture_scenes import DEF_1, DEF_2, EAST, ROW, UGV_A, play, put, scenario, scene, terms
 from mission_gym_missions.capture.sim.layout import NUM_ACTIONS, TAG
 from mission_gym_missions.capture.simulator import CaptureSimulator
 

@@ -4,8 +4,8 @@ import asyncio
 
 import numpy as np
 import pytest
-from local_sites import LocalSite, page
 
+from local_sites import LocalSite, page
 from mission_gym.errors import ConfigError, EnvContractError, UsageError
 from mission_gym.procs import start_companion
 from mission_gym_missions.explore.aio_env import AsyncExploreEnv

@@ -9,8 +9,8 @@ from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import numpy as np
 import pytest
-from local_sites import LocalSite, page
 
+from local_sites import LocalSite, page
 from mission_gym.errors import EnvContractError
 from mission_gym_missions.explore.aio_env import AsyncExploreEnv
 from mission_gym_missions.explore.env import ExploreEnv

@@ -12,7 +12,7 @@ import pytest
 import mission_gym as mg
 from mission_gym.cli.main import main
 from mission_gym_missions.territory.env import TerritoryEnv
-from waits import LONG_S
+from timeouts import LONG_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(

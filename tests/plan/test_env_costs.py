@@ -12,8 +12,8 @@ from mission_gym.env.probe import probe
 from mission_gym.errors import EnvContractError, EnvFailure, WorkerDied
 from mission_gym.plan.env_costs import measure_env
 from mission_gym.plan.facts import EnvFacts
+from timeouts import scale_timeout
 from toys import Identity, Toy
-from waits import patience
 
 TOYS = "toys:"
 
@@ -58,7 +58,7 @@ class Delegating(Identity):
 
 
 def test_what_an_environment_lets_others_compute_is_not_waiting_and_has_its_weight() -> None:
-    facts = measure_env(Delegating, probe(Delegating, "toy"), 1, patience(0.3))
+    facts = measure_env(Delegating, probe(Delegating, "toy"), 1, scale_timeout(0.3))
     assert not facts.waits
     assert facts.memory_bytes > 2_000_000
 

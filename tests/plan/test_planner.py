@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from machines import GB, machine
+from measurements import GB, machine
 from mission_gym.errors import ConfigError
 from mission_gym.plan.facts import ActCost, EnvFacts, LayoutTrial, PlanFacts, PlanInput, RunLayout, UpdateCost
 from mission_gym.plan.memory import fits, predict_memory

@@ -21,14 +21,14 @@ from mission_gym.policy.image_layers import count_parameters, feature_width
 from mission_gym.policy.torch_forms import ActorCritic
 from mission_gym.policy.transfer import ResidentImages
 from mission_gym.policy.trunks import Trunk, to_planes
-from told import FORMS, Told
+from observation_toys import FORMS, Shown
 
 ACTION = ActionSpec("categories", (), "int64", nvec=(4,), start=(0,))
 FLAT = ("words", "mission", "code", "grid", "from_five")
 
 
 def look(form: str, num: int = 5) -> tuple[EnvSpec, tuple[np.ndarray, ...]]:
-    env = Told(form)
+    env = Shown(form)
     spec = probe(lambda: env, "told", max_sequence=4)
     read = ObsReader(spec).read
     rows = [read(env.reset(seed=seed)[0]) for seed in range(num)]

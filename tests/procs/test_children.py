@@ -19,7 +19,7 @@ import pytest
 from mission_gym.errors import WorkerDied, WorkerError, WorkerTimeout
 from mission_gym.procs import BoundedLog, Child, Link, Region, memory, pipes, wait_for_replies
 from mission_gym.procs import start as start_room
-from waits import LONG_S
+from timeouts import LONG_S
 
 HERE = "test_children"
 
@@ -38,9 +38,7 @@ def start(service: str, setup: Any = None) -> Child:
     return Child(f"{HERE}:{service}", setup, on_output=BoundedLog(None))
 
 
-def ask(
-    child: Child,
-) -> list[Any]:
+def ask(child: Child) -> list[Any]:
     """The next replies."""
     end = time.monotonic() + LONG_S
     while time.monotonic() < end:

@@ -15,7 +15,7 @@ from mission_gym.check.findings import has_errors
 from mission_gym.env.factory import EnvRequest
 from mission_gym.errors import WorkerDied
 from mission_gym.procs import Companion, start_companion
-from waits import is_alive, wait_until
+from timeouts import is_alive, wait_until
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ import pytest
 from mission_gym.errors import WorkerDied
 from mission_gym.procs import BoundedLog, Child, Region, hold_fork_server
 from mission_gym.procs.children import LATER
-from waits import LONG_S
+from timeouts import LONG_S
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are forked only on Linux")
 

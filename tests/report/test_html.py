@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
-from test_scaling import ENTRY
 
 import mission_gym as mg
+from measurements import SCALING
 from mission_gym.report.charts import draw_curves
 from mission_gym.report.documents import unique_names
 from mission_gym.report.groups import RunSet
@@ -143,7 +143,7 @@ def test_markup_and_escapes_of_a_run_are_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tuning", "shown"), [(ENTRY, True), (ENTRY | {"scaling": []}, False), (None, False)]
+    ("tuning", "shown"), [(SCALING, True), (SCALING | {"scaling": []}, False), (None, False)]
 )
 def test_a_tuned_run_shows_the_scaling_guide(tmp_path, tuning, shown):
     run = RunDir.create(tmp_path, "tuned")

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
+from measurements import SCALING
 from mission_gym.report.scaling import make_guide, make_markdown
-
-ENV = {"memory_bytes": 2_000_000, "worker_bytes": 30_000_000}
-
-
-def point(n_envs, rate, memory, *, workers=1, fits=True, knee=False, **more):
-    return {
-        "backend": "workers" if workers > 1 else "serial", "num_workers": workers, "n_envs": n_envs,
-        "steps_per_s": rate, "memory_bytes": memory, "fits": fits, "knee": knee, **more,
-    }  # fmt: skip
-
-
-ENTRY = {
-    "scaling": [
-        point(1, 50.0, 400e6, tried=True),
-        point(4, 100.0, 430e6, workers=2, tried=True, knee=True),
-        point(8, 102.0, 470e6, workers=2),
-        point(16, 102.0, 50e9, workers=2, fits=False),
-    ],
-    "measured": {"env": ENV},
-    "spent_s": 29.6,
-    "machine": {"cpu": "Abacus 3000", "usable_cores": 2, "memory_bytes": 8e9},
-}
 
 
 def test_rows_tell_speed_memory_and_what_an_environment_adds():
-    scaling, times = make_guide(ENTRY).tables
+    scaling, times = make_guide(SCALING).tables
     assert scaling.rows == [
         ["1 (serial)", "50", "1.0 x", "0.40 GB", "n/a", "tried"],
         ["4 (workers, 2 workers)", "100", "2.0 x", "0.43 GB", "10.0 MB", "tried, knee"],
@@ -42,9 +21,9 @@ def test_rows_tell_speed_memory_and_what_an_environment_adds():
 
 
 def test_markdown_has_both_tables_and_the_machine():
-    text = make_markdown("my_env:Walk|2", ENTRY | {"machine": None})
+    text = make_markdown("my_env:Walk|2", SCALING | {"machine": None})
     assert text.startswith("# Scaling guide: my_env:Walk|2\n\nMeasured in 30 s.")
-    text = make_markdown("my_env:Walk", ENTRY)
+    text = make_markdown("my_env:Walk", SCALING)
     assert "Machine: Abacus 3000, 2 usable cores, 8.0 GB. Measured in 30 s." in text
     assert "| environments | steps/s | gain | memory | per env |  |\n| --- | ---: | ---: |" in text
     assert "An environment takes 2.0 MB, a worker process 30 MB." in text

@@ -3,9 +3,9 @@
 import pytest
 
 from mission_gym.vector import pool
-from waits import patience
+from timeouts import scale_timeout
 
 
 @pytest.fixture(autouse=True)
 def close_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_CLOSE_S", patience(0.5))
+    monkeypatch.setattr(pool, "_CLOSE_S", scale_timeout(0.5))

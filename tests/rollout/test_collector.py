@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mission_gym.data import Block, EnvSpec, Weights
+from collectors import assert_equal_blocks, never
+from mission_gym.data import EnvSpec, Weights
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.plan.costs import measure_collect
@@ -28,10 +29,6 @@ from mission_gym.vector.serial import SerialVec
 T, S = 30, 3
 
 
-def never() -> bool:
-    return False
-
-
 def make_collector(env_id: str) -> tuple[Collector, EnvSpec]:
     factory = make_factory(EnvRequest(env_id))
     spec = probe(factory, env_id)
@@ -40,12 +37,6 @@ def make_collector(env_id: str) -> tuple[Collector, EnvSpec]:
     policy.load(Weights(5, model_arrays(ActorCritic(layout, seed=1))))
     vec = SerialVec(factory, spec, S, lambda env, number: episode_seed(7, "train", env, number))
     return Collector(vec, policy, spec, seed=7), spec
-
-
-def assert_equal_blocks(one: Block, other: Block) -> None:
-    for name, array in pack_block(one).items():
-        np.testing.assert_array_equal(array, pack_block(other)[name], err_msg=name)
-    assert one.episodes == other.episodes
 
 
 def test_a_truncated_episode_keeps_its_last_observation() -> None:

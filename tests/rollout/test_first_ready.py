@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,34 +14,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_remote import SEED, final_places, make_weights, policy_spec, serial
 
+from collector_toys import Counter, Gate
+from collectors import collecting, final_places, make_weights, never
+from hazards import Hazard
 from mission_gym.data import Block, EnvSpec
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure, WorkerTimeout
 from mission_gym.plan.costs import measure_collect
-from mission_gym.policy import NumpyPolicy
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
-from mission_gym.rollout.make import CollectRequest
 from mission_gym.rollout.remote import WorkerCollector
-from mission_gym.rollout.worker import extend_workers
-from mission_gym.vector.record import Limits, VectorOptions
-from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threads import ThreadedVec
-from mission_gym.vector.workers import WorkersVec
-from seeds import seed_of
-from waits import LONG_S, patience
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "vector")]
-from gates import Counter, Gate
-from hazards import Hazard
+from timeouts import scale_timeout
 
 T = 10
-
-
-def never() -> bool:
-    return False
 
 
 @contextmanager
@@ -50,18 +35,16 @@ def first_ready(
     factory: Any, spec: EnvSpec, num_envs: int, rows: int, num_workers: int, **limits: Any
 ) -> Iterator[WorkerCollector]:
     """No workers stands for threads."""
-    make = partial(NumpyPolicy, policy_spec(spec))
-    options = VectorOptions(
-        num_workers=num_workers or 1,
-        limits=Limits(**({"timeout_s": LONG_S} | limits)),
-        group_size=rows,
-        extension=extend_workers(spec, CollectRequest(num_envs, T, 1, rows, SEED, True, make)),
-    )
-    kind = SerialVec if num_workers else ThreadedVec
-    with WorkersVec(factory, spec, num_envs, seed_of, options, kind) as vec:
-        collector = WorkerCollector(vec, spec, first_ready=True)
-        collector.load(make_weights(spec))
+    kind = "first_ready" if num_workers else "first_ready, threads"
+    own = {"group": rows, "num_workers": num_workers or 1} | limits
+    with collecting(kind, factory, spec, num_envs, T, **own) as (collector, _):
         collector.start()
+        yield collector
+
+
+@contextmanager
+def serial(factory: Any, spec: EnvSpec, num_envs: int, rows: int) -> Iterator[Any]:
+    with collecting("serial", factory, spec, num_envs, T, group=rows) as (collector, _):
         yield collector
 
 
@@ -255,7 +238,9 @@ def test_a_process_that_dies_costs_each_of_its_groups_one_row(tmp_path: Path) ->
 def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_path: Path) -> None:
     spec = probe(Hazard, "hazard")
     hanging = partial(Hazard, kind="hang", at=12, once=str(tmp_path / "x"))
-    with first_ready([Hazard, Hazard, hanging, Hazard], spec, 4, 1, 0, timeout_s=patience(1.0)) as collector:
+    with first_ready(
+        [Hazard, Hazard, hanging, Hazard], spec, 4, 1, 0, timeout_s=scale_timeout(1.0)
+    ) as collector:
         block, failed = make_block(spec, T, 4), []
         number = 0
         while len(failed) < 4 or 2 not in block.env_ids:  # and it goes on
@@ -269,7 +254,7 @@ def test_with_threads_the_one_that_hangs_is_found_while_the_others_go_on(tmp_pat
     blamed = pytest.raises(WorkerTimeout, match=r"environment 2, .*step 11: step\(\) did not return")
     with first_ready(
         [Hazard, Hazard, partial(Hazard, kind="hang", at=12), Hazard], spec, 4, 1, 0,
-        timeout_s=patience(1.0), max_restarts=0,
+        timeout_s=scale_timeout(1.0), max_restarts=0,
     ) as collector, blamed:  # fmt: skip
         for number in itertools.count():
             clear_block(block)

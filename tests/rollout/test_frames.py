@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import FrameStackObservation
 
+from collectors import collecting
 from mission_gym.data import ActOut, Array, Block, EnvSpec, Leaves, Weights
 from mission_gym.env.probe import probe
 from mission_gym.env.wrappers import FrameStack
@@ -30,17 +31,7 @@ from mission_gym.rollout.blocks import (
     truncate_column,
     unpack_block,
 )
-from mission_gym.rollout.collector import Collector, ReadyCollector
 from mission_gym.rollout.frames import read_obs
-from mission_gym.rollout.make import CollectRequest
-from mission_gym.rollout.remote import WorkerCollector
-from mission_gym.rollout.worker import extend_workers
-from mission_gym.vector.record import Limits, VectorOptions
-from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threads import ThreadedVec
-from mission_gym.vector.workers import WorkersVec
-from seeds import seed_of
-from waits import LONG_S
 
 T, S, K = 40, 4, 3
 
@@ -99,31 +90,8 @@ class Adder:
 
 
 @contextmanager
-def collect(kind: str, spec: EnvSpec, makers: Any = make_film, num_blocks: int = 1) -> Iterator[Any]:
-    if kind == "serial":
-        with SerialVec(makers, spec, S, seed_of, VectorOptions(limits=Limits(max_restarts=9))) as vec:
-            yield Collector(vec, Adder(), spec, 5, 2)
-        return
-    limits = Limits(timeout_s=LONG_S, max_restarts=9)
-    if kind == "ready":
-        with WorkersVec(
-            makers,
-            spec,
-            S,
-            seed_of,
-            VectorOptions(num_workers=2, group_size=2, first_ready=True, limits=limits),
-        ) as vec:
-            yield ReadyCollector(vec, Adder(), spec, 5, 2)
-        return
-    request = CollectRequest(S, T, num_blocks, 2, 5, kind == "first_ready", Adder)
-    options = VectorOptions(
-        num_workers=1 if kind == "threads" else 2, group_size=2, limits=limits,
-        extension=extend_workers(spec, request),
-    )  # fmt: skip
-    how = ThreadedVec if kind == "threads" else SerialVec
-    with WorkersVec(makers, spec, S, seed_of, options, how) as vec:
-        collector = WorkerCollector(vec, spec, first_ready=request.first_ready)
-        collector.load(Weights(0, {}))
+def collect(kind: str, spec: EnvSpec, makers: Any = make_film) -> Iterator[Any]:
+    with collecting(kind, makers, spec, S, T, make_policy=Adder, max_restarts=9) as (collector, _):
         yield collector
 
 

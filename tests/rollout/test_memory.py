@@ -1,13 +1,10 @@
-"""A policy's memory goes from step to step and from segment to segment, and ends with its episode: in every
+"""A policy's memory lasts from step to step and from segment to segment, and ends with its episode: in every
 collector, in played episodes and over a checkpoint."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,34 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collector_toys import Counted, CountingPolicy, Failing
+from collector_toys import memory_seed_of as seed_of
+from collectors import KINDS, collecting, never
 from mission_gym.data import Block, EnvSpec, Weights
 from mission_gym.env.probe import probe
 from mission_gym.plan.costs import measure_collect
 from mission_gym.rollout.blocks import clear_block, make_block, pack_block, unpack_block
-from mission_gym.rollout.collector import BlockCollector, Collector, ReadyCollector
-from mission_gym.rollout.make import CollectRequest
 from mission_gym.rollout.play import play, seed_of_suite
-from mission_gym.rollout.remote import WorkerCollector
-from mission_gym.rollout.worker import extend_workers
 from mission_gym.run.config import resolve
 from mission_gym.run.evaluation import policy_actor
 from mission_gym.run.open import LoadedPolicy
 from mission_gym.run.snapshot import restore_snapshot, take_snapshot
 from mission_gym.store.checkpoints import Checkpoint
-from mission_gym.vector.record import VectorOptions
 from mission_gym.vector.serial import SerialVec
-from mission_gym.vector.threads import ThreadedVec
-from mission_gym.vector.workers import WorkersVec
-
-sys.path.append(str(Path(__file__).parent))
-from memories import Counted, CountingPolicy, Failing, seed_of
 
 T, S = 8, 4
-HOW = ["serial", "workers", "threads", "first_ready", "ready"]
-
-
-def never() -> bool:
-    return False
+HOW = [kind for kind in KINDS if kind != "aio"]
 
 
 @pytest.fixture
@@ -50,31 +36,9 @@ def spec() -> EnvSpec:
     return probe(Counted, "counted")
 
 
-@contextmanager
-def collecting(
-    how: str, spec: EnvSpec, env: type[Counted] = Counted
-) -> Iterator[tuple[BlockCollector, Block]]:
-    """A collector of that kind, and a block that it can fill."""
-    collector: BlockCollector
-    if how == "serial":
-        with SerialVec(env, spec, S, seed_of) as vec:
-            collector = Collector(vec, CountingPolicy(), spec, 0)
-            yield collector, make_block(spec, T, S, state=collector.memory)
-    elif how == "ready":
-        with WorkersVec(
-            env, spec, S, seed_of, VectorOptions(num_workers=2, group_size=2, first_ready=True)
-        ) as vec:
-            collector = ReadyCollector(vec, CountingPolicy(), spec, 0, 2)
-            yield collector, make_block(spec, T, S, state=collector.memory)
-    else:
-        request = CollectRequest(S, T, 1, 2, 0, how == "first_ready", CountingPolicy)
-        options = VectorOptions(
-            num_workers=1 if how == "threads" else 2, group_size=2, extension=extend_workers(spec, request)
-        )
-        kind = ThreadedVec if how == "threads" else SerialVec
-        with WorkersVec(env, spec, S, seed_of, options, kind) as vec:
-            collector = WorkerCollector(vec, spec, first_ready=request.first_ready)
-            yield collector, collector.blocks[0]
+def remember(how: str, spec: EnvSpec, env: type[Counted] = Counted) -> Any:
+    """A collector of that kind whose policy has memory, and its block."""
+    return collecting(how, env, spec, S, T, make_policy=CountingPolicy, seeds=seed_of)
 
 
 def check(block: Block, begun: dict[int, int]) -> None:
@@ -93,7 +57,7 @@ def check(block: Block, begun: dict[int, int]) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 def test_memory_lasts_from_segment_to_segment_and_ends_with_the_episode(how: str, spec: EnvSpec) -> None:
-    with collecting(how, spec) as (collector, block):
+    with remember(how, spec) as (collector, block):
         measure_collect(collector, Weights(0, {}), 5, num_blocks=2)  # leaves no trace here either
         begun = dict.fromkeys(range(S), 0)
         for number in range(4):
@@ -102,8 +66,8 @@ def test_memory_lasts_from_segment_to_segment_and_ends_with_the_episode(how: str
             clear_block(block)
 
 
-@pytest.mark.parametrize("how", [how for how in HOW if how != "first_ready"])
-def test_memory_goes_through_a_checkpoint(how: str, spec: EnvSpec) -> None:
+@pytest.mark.parametrize("how", [how for how in HOW if not how.startswith("first_ready")])
+def test_memory_is_part_of_a_checkpoint(how: str, spec: EnvSpec) -> None:
     """Stopped before the second block and inside the third, each time gone on with in other processes."""
     learner: Any = SimpleNamespace(
         step=0, arrays=dict, load_arrays=lambda arrays: None, behind=lambda: None, extras=dict,
@@ -112,8 +76,7 @@ def test_memory_goes_through_a_checkpoint(how: str, spec: EnvSpec) -> None:
     begun = dict.fromkeys(range(S), 0)
     stored: Checkpoint | None = None
     for number, polls in enumerate((0, 3, None)):
-        with collecting(how, spec) as (collector, block):
-            collector.load(Weights(0, {}))
+        with remember(how, spec) as (collector, block):
             if stored is None:
                 collector.start()
             else:
@@ -131,8 +94,7 @@ def test_memory_goes_through_a_checkpoint(how: str, spec: EnvSpec) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 def test_after_a_failure_the_memory_is_that_before_the_lost_step(how: str, spec: EnvSpec) -> None:
-    with collecting(how, spec, Failing) as (collector, block):
-        collector.load(Weights(0, {}))
+    with remember(how, spec, Failing) as (collector, block):
         collector.start()
         assert collector.fill(block, 0, never)
         lost = np.argwhere(~block.valid).tolist()
@@ -148,8 +110,7 @@ def test_after_a_failure_the_memory_is_that_before_the_lost_step(how: str, spec:
 
 @pytest.mark.parametrize("how", ["workers", "first_ready"])
 def test_after_the_death_of_a_worker_the_memory_is_the_initial_one(how: str, spec: EnvSpec) -> None:
-    with collecting(how, spec) as (collector, block):
-        collector.load(Weights(0, {}))
+    with remember(how, spec) as (collector, block):
         collector.start()
         os.kill(collector.vec.pids()[0], signal.SIGKILL)
         assert collector.fill(block, 0, never)
@@ -160,9 +121,8 @@ def test_after_the_death_of_a_worker_the_memory_is_the_initial_one(how: str, spe
             assert state[0].tolist() == [100]
 
 
-def test_a_row_that_could_not_be_brought_back_has_forgotten(spec: EnvSpec) -> None:
-    with collecting("serial", spec) as (collector, block):
-        collector.load(Weights(0, {}))
+def test_a_column_that_could_not_be_restored_has_the_initial_memory(spec: EnvSpec) -> None:
+    with remember("serial", spec) as (collector, block):
         collector.start()
         collector.fill(block, 0, never)
         collector.memory[0][:] = 7
@@ -173,7 +133,7 @@ def test_a_row_that_could_not_be_brought_back_has_forgotten(spec: EnvSpec) -> No
         np.testing.assert_array_equal(again.state[0], block.state[0])
 
 
-def test_played_episodes_carry_it(spec: EnvSpec) -> None:
+def test_played_episodes_keep_memory(spec: EnvSpec) -> None:
     seeds = [1, 2, 3, 4, 5]
     with SerialVec(Counted, spec, 2, seed_of_suite(seeds, 2)) as vec:
         episodes = play(vec, policy_actor(CountingPolicy(), spec), spec, 5, explore=False)
@@ -181,7 +141,7 @@ def test_played_episodes_carry_it(spec: EnvSpec) -> None:
     assert [(episode.ret, episode.length) for episode in episodes] == [(3 + s % 5, 3 + s % 5) for s in seeds]
 
 
-def test_predict_takes_it_and_gives_it_back(spec: EnvSpec) -> None:
+def test_predict_takes_and_returns_memory(spec: EnvSpec) -> None:
     opened: Any = SimpleNamespace(
         environment=SimpleNamespace(spec=spec),
         step=0,

@@ -1,6 +1,4 @@
-"""Actions with parts and masks over combinations, as runs: known optima, exact resume.
-
-Equal backends: `test_every_kind.py`."""
+"""Actions with parts and masks over combinations, as runs: known optima and refusals."""
 
 from __future__ import annotations
 
@@ -11,8 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from test_dqn_runs import start as start_dqn
-from test_exact_resume import assert_equal_runs, drain, start, stop_at_poll
 
 import mission_gym as mg
 from action_toys import Brittle, Couples, Guarded, Levers, Throw
@@ -25,7 +21,6 @@ from mission_gym.policy.sampling import draw_random
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
-from mission_gym.run.resume import resume_run
 from mission_gym.store.rundir import RunDir
 
 PPO = {
@@ -73,38 +68,6 @@ def test_dqn_chooses_among_combinations(
 def test_dqn_refuses_what_it_can_not_count_out(env: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         mg.train(f"action_toys:{env}", runs_dir=str(tmp_path), **DQN | {"timesteps": 1000})
-
-
-@pytest.mark.parametrize(
-    ("env", "flags"),
-    [("Throw", {}), ("Guarded", {"kernel": "torch"}), ("Couples", {"vector": "workers", "num_workers": 2})],
-)
-def test_an_interrupted_run_goes_on_exactly(env: str, flags: dict[str, Any], tmp_path: Path) -> None:
-    runs = []
-    for poll in (10**9, 30):
-        with start(tmp_path, f"action_toys:{env}", **flags) as session:
-            stop_at_poll(session, poll)
-            runs.append(drain(session))
-    said: list[dict[str, Any]] = []
-    with resume_run(runs[1], said.append) as session:
-        drain(session)
-    notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert "the resume is exact" in notes
-    assert any("restored by replay" in note for note in notes)
-    assert_equal_runs(*runs)
-
-
-def test_dqn_goes_on_exactly_among_combinations(tmp_path: Path) -> None:
-    runs = []
-    for poll in (10**9, 60):
-        with start_dqn(tmp_path, "action_toys:Couples") as session:
-            stop_at_poll(session, poll)
-            runs.append(drain(session))
-    said: list[dict[str, Any]] = []
-    with resume_run(runs[1], said.append) as session:
-        drain(session)
-    assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
-    assert_equal_runs(*runs)
 
 
 @pytest.mark.parametrize("kernel", ["compiled", "torch"])

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_exact_resume import assert_equal_runs, drain, silent, start, stop_at_poll
 
 import mission_gym as mg
 from mission_gym.check.environment import check_environment
@@ -18,10 +17,10 @@ from mission_gym.env.probe import probe
 from mission_gym.errors import ConfigError, EnvContractError, EnvFailure
 from mission_gym.policy.sampling import draw_random
 from mission_gym.run.config import resolve
-from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.trusted import retry_if_allowed
+from runs import silent, start
 
 ENV = "agent_toys:Lives"
 SMALL: dict[str, Any] = {
@@ -72,22 +71,6 @@ def test_steps_are_counted_by_agent(tmp_path: Path) -> None:
         assert config.compute.acting_rows % 3 == 0
         steps = [update.step for update in session.updates()]
     assert steps == list(range(96, 577, 96))
-
-
-@pytest.mark.parametrize("vector", ["serial", "workers", "threads"])
-def test_interrupted_and_resumed_equals_a_straight_run(vector: str, tmp_path: Path) -> None:
-    runs = []
-    for poll in (10**9, 40):
-        with start(tmp_path, ENV, vector=vector, **SMALL) as session:
-            stop_at_poll(session, poll)
-            runs.append(drain(session))
-    said: list[dict[str, Any]] = []
-    with resume_run(runs[1], said.append) as session:
-        drain(session)
-    notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert "2 of 2 environments restored by replay" in notes
-    assert "the resume is exact" in notes
-    assert_equal_runs(*runs)
 
 
 def test_sizes_follow_from_all_agents(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from mission_gym.policy.sampling import draw_random
 from mission_gym.run.baselines import run_baselines
 from mission_gym.run.environment import Environment
 from mission_gym.vector.backends import load_backend
+from timeouts import LONG_S
 from toys import DictMask, Identity, Pointer
-from waits import LONG_S
 
 
 class Scripted(DictMask):

@@ -15,6 +15,7 @@ from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.lineage import read_lineage, read_pins
 from mission_gym.store.resolve import find_run
 from mission_gym.store.rundir import RunDir
+from runs import drain
 
 SMALL: dict[str, Any] = {
     "n_envs": 2, "n_steps_per_env": 16, "n_epochs": 2, "timesteps": 128, "eval_freq": 0, "network_arch": "8",
@@ -35,8 +36,7 @@ def branch(runs_dir: Path, **flags: Any) -> tuple[RunDir, list[dict[str, Any]]]:
     with branch_run(
         find_run("parent", runs_dir), {"runs_dir": str(runs_dir), **flags}, said.append
     ) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     return session.run, said
 
 

@@ -30,6 +30,7 @@ from mission_gym.store.evals import best_step, read_evals, write_eval
 from mission_gym.store.files import to_json
 from mission_gym.store.resolve import RunRef, checkpoint_for
 from mission_gym.store.rundir import RunDir
+from runs import drain
 
 # Ten evaluations of two episodes of 20 steps: 400 steps, of which 160 pay for two more of three checkpoints.
 FLAGS = {
@@ -44,12 +45,6 @@ def start(folder: Path, said: list[dict[str, Any]] | None = None, **flags: Any) 
     resolved = resolve("toys:Identity", FLAGS | {"runs_dir": str(folder)} | flags)
     with start_run(resolved, ([] if said is None else said).append) as session:
         yield session
-
-
-def drain(session: Session) -> RunDir:
-    for _ in session.updates():
-        pass
-    return session.run
 
 
 def confirmations(run: RunDir) -> list[dict[str, Any]]:

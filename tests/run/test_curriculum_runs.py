@@ -1,4 +1,6 @@
-"""Runs through stages: equal on every backend, resumed exactly anywhere, and whole in all that is kept."""
+"""Runs with a curriculum: moves, backends, evaluations, branches, refusals.
+
+`test_exact_resume.py` stops and resumes them."""
 
 from __future__ import annotations
 
@@ -8,16 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_exact_resume import (
-    assert_equal_runs,
-    drain,
-    final_state,
-    monitor_rows,
-    rows,
-    silent,
-    start,
-    stop_at_poll,
-)
 
 import mission_gym as mg
 from mission_gym.api import Run
@@ -33,32 +25,15 @@ from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.evals import read_evals
 from mission_gym.store.resolve import RunRef
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.tables import MetricsLog
-from stage_toys import Staged
+from runs import cache_runs, drain, final_state, rows, silent, start, stop_at_poll
+from stage_toys import STAGES, Staged
 
 ENV = "stage_toys:Staged"
-# With 12 episodes of 5 steps in each of the 6 updates: both moves come in the middle of the run.
-STAGES = {
-    "earlier": 0.3,
-    "stages": [
-        {"kwargs": {"bots": 1}, "until": {"metric": "won>=0.3", "episodes": 14}},
-        {"kwargs": {"bots": 1}, "options": {"level": 4}, "until": {"steps": 128}},
-        {"kwargs": {"bots": 3}, "options": {"level": 1}},
-    ],
-}
 KINDS: dict[str, dict[str, Any]] = {
     "serial": {},
     "workers": {"vector": "workers", "num_workers": 2},
     "threads": {"vector": "threads", "overlap": "off"},
     "acting here": {"vector": "workers", "num_workers": 2, "acting": "torch", "acting_rows": 2},
-}
-DQN = {
-    "algo": "dqn",
-    "learning_starts": 32,
-    "batch_size": 16,
-    "n_epochs": None,
-    "threads": 1,
-    "timesteps": 256,
 }
 
 
@@ -66,35 +41,23 @@ def begin(folder: Path, env: str = ENV, **flags: Any) -> Any:
     return start(folder, env, **({"curriculum": STAGES, "acting_rows": 4} | flags))
 
 
-def events(run: RunDir, kind: str) -> list[dict[str, Any]]:
-    return [row for row in MetricsLog.read(run.metrics_jsonl) if row["event"] == kind]
-
-
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunDir]:
-    made: dict[str, RunDir] = {}
-
-    def get(**flags: Any) -> RunDir:
-        key = str(flags)
-        if key not in made:
-            with begin(tmp_path_factory.mktemp("straight"), **flags) as session:
-                made[key] = drain(session)
-        return made[key]
-
-    return get
+    get = cache_runs(lambda: tmp_path_factory.mktemp("straight"))
+    return lambda **flags: get(ENV, curriculum=STAGES, **{"acting_rows": 4} | flags)
 
 
-def test_a_run_goes_through_its_stages_and_tells_so(straight: Callable[..., RunDir]) -> None:
+def test_a_run_moves_through_its_stages_and_reports_them(straight: Callable[..., RunDir]) -> None:
     run = straight()
-    moves = events(run, "stage")
+    moves = rows(run, "stage")
     assert [(move["before"], move["stage"], move["of"]) for move in moves] == [(1, 2, 3), (2, 3, 3)]
     assert moves[0]["why"].endswith(">= 0.3 over 14 episodes")
     assert (moves[1]["why"], moves[1]["step"]) == ("128 steps", moves[0]["step"] + 128)
-    told = [(row["curriculum/stage"], row["curriculum/stage_steps"]) for row in events(run, "progress")]
+    told = [(row["curriculum/stage"], row["curriculum/stage_steps"]) for row in rows(run, "progress")]
     assert told[0] == (1, 64)
     assert told[-1] == (3, 384 - moves[1]["step"])
     assert run.read_status()["stage"] == {"number": 3, "of": 3, "name": "bots=3, level=1"}
-    assert events(run, "plan")[0]["stages"] == ["bots=1", "bots=1, level=4", "bots=3, level=1"]
+    assert rows(run, "plan")[0]["stages"] == ["bots=1", "bots=1, level=4", "bots=3, level=1"]
     facts = [
         (fact["name"], fact["value"], fact["reason"])
         for fact in json.loads(run.plan_json.read_text())["facts"]
@@ -102,40 +65,6 @@ def test_a_run_goes_through_its_stages_and_tells_so(straight: Callable[..., RunD
     assert ("curriculum", "1 bots=1", "until won >= 0.3 over 14 episodes") in facts
     assert ("", "3 bots=3, level=1", "until the end; for evaluations") in facts
     assert " stage step=" in run.log_txt.read_text()
-
-
-@pytest.mark.parametrize("poll", [40, 59, 60, 61, 62, 63, 64, 79, 80, 110])
-def test_resumed_exactly_in_a_stage_and_where_one_ends(
-    poll: int, straight: Callable[..., RunDir], tmp_path: Path
-) -> None:
-    with begin(tmp_path) as session:
-        stop_at_poll(session, poll)
-        run = drain(session)
-    assert run.read_status()["state"] == "stopped"
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
-    assert_equal_runs(run, straight())
-    assert events(run, "stage") == events(straight(), "stage")
-
-
-@pytest.mark.parametrize("poll", [40, 75, 110])
-def test_states_come_back_into_the_environment_of_their_stage(
-    poll: int, straight: Callable[..., RunDir], tmp_path: Path
-) -> None:
-    """It is built anew on the way."""
-    with begin(tmp_path, "stage_toys:Saving") as session:
-        stop_at_poll(session, poll)
-        run = drain(session)
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    (notes,) = [event["notes"] for event in said if event["event"] == "resume"]
-    assert "4 of 4 environments restored by state" in notes
-    whole = straight(env="stage_toys:Saving")
-    assert rows(run) == rows(whole)
-    assert monitor_rows(run) == monitor_rows(whole)
 
 
 @pytest.mark.parametrize("kind", ["workers", "threads", "acting here"])
@@ -146,7 +75,7 @@ def test_every_backend_makes_the_same_run_and_resumes_it_where_a_stage_ends(
     acting = {key: KINDS[kind][key] for key in ("acting", "acting_rows") if key in KINDS[kind]}
     with begin(tmp_path, **KINDS[kind], **flags) as session:
         for _ in session.updates():
-            if events(session.run, "stage"):
+            if rows(session.run, "stage"):
                 break
         run = session.run
     assert run.read_status()["stage"]["number"] == 2
@@ -154,24 +83,7 @@ def test_every_backend_makes_the_same_run_and_resumes_it_where_a_stage_ends(
         drain(session)
     serial = straight(**acting, **flags)
     assert final_state(run)[0] == final_state(serial)[0]
-    assert events(run, "stage") == events(serial, "stage")
-
-
-@pytest.mark.parametrize("algo", ["ppo", "dqn"])
-@pytest.mark.parametrize("poll", [45, 70, 100])
-def test_overlapped_runs_resume_exactly(
-    algo: str, poll: int, straight: Callable[..., RunDir], tmp_path: Path
-) -> None:
-    """With DQN a stop may leave an update made, and the block beside it begun in the stage before."""
-    flags = {"overlap": "on"} | (DQN if algo == "dqn" else {})
-    with begin(tmp_path, **flags) as session:
-        stop_at_poll(session, poll)
-        run = drain(session)
-    if run.read_status()["state"] == "stopped":  # how often it looks depends on the other thread
-        with resume_run(run, silent) as session:
-            drain(session)
-    assert final_state(run)[0] == final_state(straight(**flags))[0]
-    assert events(run, "stage") == events(straight(**flags), "stage")
+    assert rows(run, "stage") == rows(serial, "stage")
 
 
 def test_evaluations_are_on_the_last_stage_or_on_another(straight: Callable[..., RunDir]) -> None:
@@ -217,7 +129,7 @@ def test_a_branch_goes_on_in_its_parents_stage(straight: Callable[..., RunDir], 
     with branch_run(RunRef(parent, "last"), flags, silent) as session:
         assert session.progression.status() == {"number": 3, "of": 3, "name": "bots=3, level=1"}
         drain(session)
-    assert events(session.run, "stage") == []
+    assert rows(session.run, "stage") == []
     said: list[dict[str, Any]] = []
     other = {"stages": [{"kwargs": {"bots": 2}, "until": {"steps": 64}}, {"kwargs": {"bots": 5}}]}
     with branch_run(RunRef(parent, "last"), flags | {"curriculum": other}, said.append) as session:
@@ -227,9 +139,9 @@ def test_a_branch_goes_on_in_its_parents_stage(straight: Callable[..., RunDir], 
         "env.curriculum: stages (bots=1 -> bots=1, level=4 -> bots=3, level=1) -> stages (bots=2 -> bots=5)"
         " (a new curriculum starts with its first stage)"
     ) in notes
-    assert [(move["step"], move["stage"]) for move in events(run, "stage")] == [(448, 2)]
+    assert [(move["step"], move["stage"]) for move in rows(run, "stage")] == [(448, 2)]
     with branch_run(RunRef(run, "last"), flags | {"curriculum": False, "timesteps": 576}, silent) as session:
-        assert "curriculum/stage" not in events(drain(session), "progress")[-1]
+        assert "curriculum/stage" not in rows(drain(session), "progress")[-1]
 
 
 def test_a_branch_takes_arguments_over_into_stages_and_refuses_those_given_anew(tmp_path: Path) -> None:
@@ -340,7 +252,7 @@ def test_batched_environments_take_options_and_no_arguments(tmp_path: Path) -> N
         with begin(tmp_path, env, curriculum=options, **batched) as session:
             stop_at_poll(session, poll)
             runs.append(drain(session))
-    assert [move["step"] for move in events(runs[0], "stage")] == [128]
+    assert [move["step"] for move in rows(runs[0], "stage")] == [128]
     with resume_run(runs[1], silent) as session:
         drain(session)
     assert runs[1].read_status()["stage"]["number"] == 2

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_devices import IMAGE_PROFILE, SMALL, read_plan, train
 
 import mission_gym as mg
+from device_runs import IMAGE_PROFILE, SMALL, read_plan, train
 from mission_gym.algorithms.ppo.learner import PpoLearner
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.cli.main import main
@@ -34,13 +34,6 @@ LEARNING: dict[str, tuple[Any, str]] = {
     "the learner": (TorchKernel, "__init__"),
     "the first update": (PpoLearner, "update"),
 }
-
-
-@pytest.fixture
-def left_run(tmp_path: Path) -> mg.Run:
-    """A run of a machine with a card."""
-    with pretend("cuda"):
-        return train(tmp_path)
 
 
 def run_dry(monkeypatch: pytest.MonkeyPatch, device: FakeDevice, owner: Any, name: str) -> None:

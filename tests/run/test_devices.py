@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import mission_gym as mg
+from device_runs import IMAGE_PROFILE, SMALL, read_plan, train
 from mission_gym.algorithms.ppo.torch_kernel import StackedActorCritic
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, RunStateError
@@ -21,30 +21,9 @@ from mission_gym.run.resume import resume_run
 from mission_gym.store.rundir import RunDir
 from mission_gym_bench.fake_gpu import pretend
 
-IMAGE_PROFILE = "toys:Glimpses"
-SMALL: dict[str, Any] = {
-    "timesteps": 64, "n_envs": 4, "n_steps_per_env": 8, "batch_size": 16, "n_epochs": 1, "network_arch": "8",
-    "eval_freq": 0, "tensorboard": False, "tune": False, "progress": False, "precision": "float32",
-}  # fmt: skip
 DQN = {name: value for name, value in SMALL.items() if name != "n_epochs"} | {
     "algo": "dqn", "replay_size": 64, "learning_starts": 16,
 }  # fmt: skip
-
-
-def train(folder: Path, kind: str = "cuda", env: str = IMAGE_PROFILE, **flags: Any) -> mg.Run:
-    return mg.train(env, runs_dir=str(folder), device=kind, **(SMALL | flags))
-
-
-def read_plan(run: mg.Run) -> dict[str, Any]:
-    plan: dict[str, Any] = json.loads((run.path / "plan.json").read_text())
-    return plan
-
-
-@pytest.fixture
-def left_run(tmp_path: Path) -> mg.Run:
-    """A run of a machine with a card, on a machine without one."""
-    with pretend("cuda"):
-        return train(tmp_path)
 
 
 @pytest.mark.parametrize("flags", [SMALL, DQN], ids=["ppo", "dqn"])

@@ -1,4 +1,4 @@
-"""DQN as a run: known optima, exact resume with the replay, one replay on disk, branches, refusals."""
+"""DQN as a run: known optima, one replay on disk, branches, refusals."""
 
 from __future__ import annotations
 
@@ -7,48 +7,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_exact_resume import assert_equal_runs, drain, silent, stop_at_poll
 
 import mission_gym as mg
 from mission_gym.errors import ConfigError
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.run.branch import branch_run
 from mission_gym.run.config import resolve
-from mission_gym.run.resume import resume_run
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint, load_replay
 from mission_gym.store.resolve import RunRef
 from mission_gym.store.rundir import RunDir
+from runs import DQN, NO_EVALS, drain, last_checkpoint, last_replay, resume, silent, start, train
 
-# 4 environments x 4 steps: an update is 8 gradient steps; the replay is full after 96 steps.
-SMALL = {
-    "algo": "dqn", "n_envs": 4, "n_steps_per_env": 4, "replay_ratio": 0.5, "batch_size": 8, "replay_size": 96,
-    "learning_starts": 32, "timesteps": 192, "target_update_interval": 40, "exploration_fraction": 0.5,
-    "eval_freq": 64, "eval_episodes": 2, "checkpoint_freq": 32, "network_arch": "16", "seed": 3,
-    "tensorboard": False, "vector": "serial",
-}  # fmt: skip
-SWITCHES = {
-    "plain": {"double": False, "loss": "mse"},
-    "all": {"prioritized": True, "n_step": 3, "dueling": True},
-    "noisy": {"exploration": "noisy", "tau": 0.05},
-    "overlapped": {"overlap": "on", "prioritized": True, "n_step": 2},
-}
 TOY = {
     "algo": "dqn", "seed": 1, "n_envs": 4, "n_steps_per_env": 4, "replay_ratio": 0.5, "learning_starts": 200,
     "learning_rate": 2e-3, "gamma": 0.9, "network_arch": "32,32", "target_update_interval": 100,
     "exploration_fraction": 0.5, "tensorboard": False, "progress": False, "eval_freq": 0,
     "timesteps": 3000,
 }  # fmt: skip
-
-
-def start(tmp_path: Path, env: str, **flags: Any) -> Any:
-    unused = {"noisy": ["exploration_fraction"]}.get(flags.get("exploration", ""), [])
-    unused += ["target_update_interval"] if "tau" in flags else []
-    wanted = {name: value for name, value in SMALL.items() if name not in unused}
-    wanted |= {"runs_dir": str(tmp_path)} | flags
-    given = {name: value for name, value in wanted.items() if value is not None}
-    return start_run(resolve(env, given), silent)
 
 
 def replays(run: RunDir) -> list[int]:
@@ -58,83 +35,27 @@ def replays(run: RunDir) -> list[int]:
     ]
 
 
-def last_replay(run: RunDir) -> dict[str, Any]:
-    replay = load_replay(load_checkpoint(list_checkpoints(run.checkpoints)[-1].path))
-    assert replay is not None
-    return replay
-
-
-@pytest.mark.parametrize(
-    ("env", "name"),
-    [(env, "all") for env in ("CartPole-v1", "toys:Corridor")]
-    + [("CartPole-v1", name) for name in ("plain", "noisy", "overlapped")],
-)
-def test_interrupted_anywhere_and_resumed_equals_a_straight_run(env: str, name: str, tmp_path: Path) -> None:
-    with start(tmp_path, env, **SWITCHES[name]) as session:
-        straight = drain(session)
-    for poll in (40, 61, 90):
-        with start(tmp_path, env, **SWITCHES[name]) as session:
-            stop_at_poll(session, poll)
-            run = drain(session)
-        assert run.read_status()["state"] == "stopped", poll
-        said: list[dict[str, Any]] = []
-        with resume_run(run, said.append) as session:
-            drain(session)
-        notes = next(event["notes"] for event in said if event["event"] == "resume")
-        assert "the resume is exact" in notes
-        assert_equal_runs(run, straight)
-        ours, theirs = last_replay(run), last_replay(straight)
-        assert ours.keys() == theirs.keys()
-        for key, array in ours.items():
-            np.testing.assert_array_equal(array, theirs[key], err_msg=f"{key}, stopped at {poll}")
-
-
-def test_every_backend_makes_the_same_run(tmp_path: Path) -> None:
-    runs = []
-    for flags in ({}, {"vector": "workers", "num_workers": 2}):
-        rows = {"acting_rows": 2, "exploration": "noisy", "overlap": "off"}
-        with start(tmp_path, "toys:Corridor", **rows, **flags) as session:
-            runs.append(drain(session))
-    one, other = (load_checkpoint(list_checkpoints(run.checkpoints)[-1].path) for run in runs)
-    for name, array in one.policy.items():
-        np.testing.assert_array_equal(array, other.policy[name], err_msg=name)
-    for name, array in last_replay(runs[0]).items():
-        np.testing.assert_array_equal(array, last_replay(runs[1])[name], err_msg=name)
-
-
 def test_the_replay_is_saved_once_and_only_if_it_is_wanted(tmp_path: Path) -> None:
-    with start(tmp_path, "CartPole-v1") as session:
-        run = drain(session)
+    run = train(tmp_path, "CartPole-v1", algo="dqn")
     steps = [info.step for info in list_checkpoints(run.checkpoints)]
     assert len(steps) > 2
     assert replays(run) == steps[-1:]
-    with start(tmp_path, "CartPole-v1", save_replay=False) as session:
-        stop_at_poll(session, 90)
-        run = drain(session)
+    run = train(tmp_path, "CartPole-v1", algo="dqn", save_replay=False, stop_at=90)
     assert replays(run) == []
-    notes = resume_notes(run)
+    notes = resume(run)
     assert "the replay was not saved and is lost; learning continues after 32 steps" in notes
     assert "the resume is not exact: not all state could be restored" in notes
 
 
 def test_a_replay_beyond_the_budget_is_not_saved(tmp_path: Path) -> None:
-    with start(tmp_path, "CartPole-v1", checkpoint_budget_mb=1, replay_size=40_000) as session:
+    with start(tmp_path, "CartPole-v1", algo="dqn", checkpoint_budget_mb=1, replay_size=40_000) as session:
         session.learner.replay.total = session.learner.replay.length  # as if it were full
         assert session._save()
         assert replays(session.run) == []
 
 
-def resume_notes(run: RunDir) -> list[str]:
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    notes: list[str] = next(event["notes"] for event in said if event["event"] == "resume")
-    return notes
-
-
 def test_a_damaged_replay_is_named(tmp_path: Path) -> None:
-    with start(tmp_path, "CartPole-v1") as session:
-        run = drain(session)
+    run = train(tmp_path, "CartPole-v1", algo="dqn")
     path = list_checkpoints(run.checkpoints)[-1].path
     data = bytearray((path / "replay.safetensors").read_bytes())
     data[-1] ^= 1
@@ -144,10 +65,8 @@ def test_a_damaged_replay_is_named(tmp_path: Path) -> None:
         load_replay(checkpoint)
 
 
-def test_a_branch_goes_on_with_the_weights_and_an_empty_replay(tmp_path: Path) -> None:
-    with start(tmp_path, "CartPole-v1") as session:
-        stop_at_poll(session, 61)  # inside an update
-        run = drain(session)
+def test_a_branch_continues_with_the_weights_and_an_empty_replay(tmp_path: Path) -> None:
+    run = train(tmp_path, "CartPole-v1", algo="dqn", stop_at=61)  # inside an update
     said: list[dict[str, Any]] = []
     flags = {"timesteps": 320, "learning_rate": 1e-4, "gamma": 0.9}
     with branch_run(RunRef(run, "last"), flags, said.append) as child:
@@ -161,15 +80,13 @@ def test_a_branch_goes_on_with_the_weights_and_an_empty_replay(tmp_path: Path) -
 
 
 def test_a_run_is_evaluated_loaded_and_extended(tmp_path: Path) -> None:
-    with start(tmp_path, "toys:Corridor") as session:
-        run = drain(session)
+    run = train(tmp_path, "toys:Corridor", algo="dqn")
     document = mg.Run(run.path).evaluate(episodes=3)
     assert document["episodes"] == 3
     policy = mg.load(run.path)
     action, _ = policy.predict(np.array([0, 5]), action_masks=[[0, 0, 1], [1, 0, 0]])
     assert action.tolist() == [2, 0]
-    with resume_run(run, silent, timesteps=256) as session:
-        drain(session)
+    resume(run, timesteps=256)
     assert run.read_status()["step"] == 256
 
 
@@ -194,10 +111,7 @@ def test_known_optimum_is_found(toy: str, flags: dict[str, Any], tmp_path: Path)
 
 NOISY = {"exploration": "noisy", "exploration_fraction": None}
 REFUSED = [
-    (
-        {"n_epochs": 3},
-        r"n_epochs=3 is not used: it is a field of ppo, and the algorithm is dqn \[flag",
-    ),
+    ({"n_epochs": 3}, r"n_epochs=3 is not used: it is a field of ppo, and the algorithm is dqn \[flag"),
     ({"exploration": "noisy"}, "exploration_fraction=0.5 is not used: --exploration noisy has no epsilon"),
     ({"noisy_sigma": 0.3}, "noisy_sigma=0.3 is not used: there are no noisy layers"),
     ({"prioritized_alpha": 0.5}, "prioritized_alpha=0.5 is not used: transitions are sampled uniformly"),
@@ -218,7 +132,7 @@ REFUSED = [
 def test_refusals(flags: dict[str, Any], message: str, tmp_path: Path) -> None:
     env = flags.get("env", "CartPole-v1")
     flags = {name: value for name, value in flags.items() if name != "env"}
-    wanted = {name: value for name, value in (SMALL | flags).items() if value is not None}
+    wanted = {name: value for name, value in (DQN | flags).items() if value is not None}
     with (
         pytest.raises(ConfigError, match=message),
         start_run(resolve(env, wanted | {"runs_dir": str(tmp_path)}), silent),
@@ -256,9 +170,8 @@ def resolved_sources(session: Session) -> dict[str, str]:
 @pytest.mark.parametrize("env", ["CartPole-v1", "toys:Corridor"])
 def test_overlap_learns_from_whole_blocks_one_update_behind(env: str, tmp_path: Path) -> None:
     """As a loop written by hand: collect with weights k, store and learn from block k."""
-    with start(tmp_path, env, overlap="on", eval_freq=0, eval_episodes=None) as session:
-        run = drain(session)
-    with start(tmp_path, env, overlap="off", eval_freq=0, eval_episodes=None) as session:
+    run = train(tmp_path, env, algo="dqn", overlap="on", **NO_EVALS)
+    with start(tmp_path, env, algo="dqn", overlap="off", **NO_EVALS) as session:
         learner, collector, (block,) = session.learner, session.collector, session.blocks
         behind = learner.weights()
         while learner.step < 192:
@@ -269,23 +182,7 @@ def test_overlap_learns_from_whole_blocks_one_update_behind(env: str, tmp_path: 
             clear_block(block)
             behind = now
         expected = learner.arrays() | learner.extras()
-    last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
+    last = last_checkpoint(run)
     found = last.state | {f"policy/{name}": array for name, array in last.policy.items()} | last_replay(run)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
-
-
-def test_overlap_is_taken_up_exactly_at_every_place(tmp_path: Path) -> None:
-    """Stops fall inside updates, inside blocks, and between a made update and a block not whole."""
-    flags = {"overlap": "on", "prioritized": True, "eval_freq": 0, "eval_episodes": None}
-    with start(tmp_path, "CartPole-v1", **flags) as session:
-        straight = drain(session)
-    for poll in range(8, 100, 7):
-        with start(tmp_path, "CartPole-v1", **flags) as session:
-            stop_at_poll(session, poll)
-            run = drain(session)
-        with resume_run(run, silent) as session:
-            drain(session)
-        assert_equal_runs(run, straight)
-        for name, array in last_replay(run).items():
-            np.testing.assert_array_equal(array, last_replay(straight)[name], err_msg=f"{name}, poll {poll}")

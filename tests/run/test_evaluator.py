@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from carrying import Carrying
 
+from hazards import Fading
 from mission_gym.errors import EnvFailure
 from mission_gym.rollout.play import Actor
 from mission_gym.run.config import resolve
@@ -19,7 +19,7 @@ from mission_gym.run.evaluation import Evaluator
 
 def open_toy(vector: str, **kwargs: Any) -> Environment:
     flags = {"vector": vector, "max_restarts": 1} | ({"num_workers": 1} if vector == "workers" else {})
-    return open_environment(resolve("<toy>", flags).config, {}, partial(Carrying, **kwargs))
+    return open_environment(resolve("<toy>", flags).config, {}, partial(Fading, **kwargs))
 
 
 def act(obs: Any, mask: Any, noise: Any, state: Any) -> tuple[Any, Any]:
@@ -50,7 +50,7 @@ def test_a_kill_of_the_only_process_that_plays_costs_no_evaluation(vector: str, 
 @pytest.mark.parametrize(("vector", "most"), [("threads", 3), ("serial", None)])
 def test_environments_that_wait_are_as_many_as_the_run_has(vector: str, most: int | None) -> None:
     config = resolve("<toy>", {"vector": vector, "n_envs": 3}).config
-    environment = open_environment(config, {}, Carrying)
+    environment = open_environment(config, {}, Fading)
     assert environment.most_playing == most
     with Evaluator(environment, "select", 8) as evaluator:
         assert evaluator.play_all(Actor(act)).episodes == 8

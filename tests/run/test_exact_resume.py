@@ -1,187 +1,230 @@
-"""N + resume + M = N + M: bit for bit, wherever the run was interrupted."""
+"""N + resume + M = N + M: a run that was stopped anywhere and resumed equals a straight run, bit for bit.
+
+`CASES` lists what is protected: environments, algorithms, backends, observations and actions.
+"""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
+from games import forget_processes, game, processes
 from mission_gym.errors import RunStateError
-from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
-from mission_gym.run.session import Session
-from mission_gym.run.start import start_run
-from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
-from mission_gym.store.metrics import TIMED
+from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.tables import MetricsLog
+from mission_gym_missions import CAPTURE_ID, EXPLORE_ID, PLACEMENT_ID
+from runs import (
+    NO_EVALS,
+    assert_equal_arrays,
+    assert_equal_runs,
+    cache_runs,
+    final_state,
+    last_replay,
+    resume,
+    rows,
+    silent,
+    start,
+    train,
+)
+from stage_toys import STAGES
 
-# 4 environments x 16 steps: a run is 6 updates of 8 gradient steps, with evaluations and checkpoints between.
-SMALL = {
-    "n_envs": 4, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 384, "eval_freq": 128,
-    "eval_episodes": 2, "checkpoint_freq": 64, "network_arch": "16", "seed": 3, "tensorboard": False,
-    "vector": "serial",
+Flags = dict[str, Any]
+
+
+class Case(NamedTuple):
+    """A run that is stopped at polls, in collecting, learning or evaluating, and resumed.
+
+    note: part of a note of the resume. like: the flags of the straight run, if it has others (so a case also
+    shows that two backends are equal), and like_env its environment.
+    """
+
+    env: str
+    flags: Flags
+    polls: tuple[int, ...]
+    note: str = ""
+    like: Flags | None = None
+    like_env: str = ""
+
+
+ANYWHERE = (10, 30, 75, 140)
+REPLAY, STATE = "restored by replay", "restored by state"
+OVERLAP, NO_OVERLAP = {"overlap": "on"}, {"overlap": "off"}
+WORKERS = {"vector": "workers", "num_workers": 2}
+THREADS = {"vector": "threads", "overlap": "off"}
+BY_TWO = {"acting_rows": 2}
+DQN = {"algo": "dqn"}
+NOISY = DQN | {"exploration": "noisy", "exploration_fraction": None}
+FULL = {"prioritized": True, "n_step": 3, "dueling": True}
+STACK: Flags = {"n_envs": 2, "timesteps": 192, "eval_freq": 64, "checkpoint_freq": 32}
+STACK |= {"env_kwargs": {"stack": 0}, "wrap": ["frame-stack:3"]}
+AGENTS = {"n_envs": 2, "timesteps": 576, "eval_freq": 192, "checkpoint_freq": 96}  # 6 x 16 rows
+AIO = {"vector": "aio"} | NO_OVERLAP | NO_EVALS
+TINY_SITE = {"env_kwargs": {"num_pages": 60, "latency_ms": 0, "jitter_ms": 0}}
+BRIDGE = {"n_envs": 3, "timesteps": 144, "network_arch": "8", "tune": False} | NO_EVALS
+STAGED = {"curriculum": STAGES, "acting_rows": 4}
+CRITIC = {"critic_keys": "hidden"} | NO_OVERLAP | NO_EVALS
+
+CASES = {
+    "cartpole": Case("CartPole-v1", {}, (*range(0, 60, 4), 75, 140), REPLAY),
+    "pendulum": Case("Pendulum-v1", {}, ANYWHERE, REPLAY),
+    "lunar lander": Case("LunarLander-v3", {}, ANYWHERE, REPLAY),
+    "dict and mask": Case("toys:DictMask", {}, ANYWHERE, REPLAY),
+    "own state": Case("toys:Stateful", {}, ANYWHERE, STATE),
+    **{
+        f"{mission}, {vector}": Case(mission, {"vector": vector}, (40,), f"4 of 4 environments {STATE}")
+        for mission in (CAPTURE_ID, PLACEMENT_ID)
+        for vector in ("serial", "batched")
+    },
+    "explore, aio": Case(EXPLORE_ID, TINY_SITE | AIO, (3,), STATE),
+    "explore, threads": Case(
+        EXPLORE_ID, TINY_SITE | THREADS | NO_EVALS, (3,), STATE, like=TINY_SITE | AIO
+    ),
+    **{
+        f"bridge, {vector}, {how}": Case(
+            f"bridge:{game('walk_game', *words)}", BRIDGE | flags, (8,), f"restored by {how}"
+        )
+        for words, how in (((), "state"), (("stateless",), "replay"))
+        for vector, flags in (("serial", {}), ("workers", WORKERS))
+    },
+    # Backends.
+    "workers": Case("CartPole-v1", WORKERS, (2, 5, 9), like=BY_TWO),
+    "workers, central acting": Case("toys:DictMask", WORKERS | NO_EVALS, (30,)),
+    "aio": Case(
+        "coroutine_toys:Awaited", {"env_kwargs": {"plain": "toys:DictMask"}} | AIO, (2, 5),
+        like=NO_OVERLAP | NO_EVALS, like_env="toys:DictMask",
+    ),
+    "agents, serial": Case("agent_toys:Lives", AGENTS, (40,), f"2 of 2 environments {REPLAY}"),
+    "agents, workers": Case("agent_toys:Lives", AGENTS | WORKERS, (4,), f"2 of 2 environments {REPLAY}"),
+    "agents, threads, overlap": Case(
+        "agent_toys:Lives", AGENTS | OVERLAP | {"vector": "threads"}, (4,), f"2 of 2 environments {REPLAY}"
+    ),
+    # Collecting during updates; polls are counted over both threads.
+    "overlap": Case("CartPole-v1", OVERLAP, (8, 21, 30, 47, 75)),
+    "overlap, dict and mask": Case("toys:DictMask", OVERLAP, (30,)),
+    "overlap, workers": Case(
+        "CartPole-v1", OVERLAP | WORKERS | NO_EVALS, (3, 9), like=OVERLAP | NO_EVALS | BY_TWO
+    ),
+    "overlap, threads": Case(
+        "CartPole-v1", OVERLAP | NO_EVALS | BY_TWO | {"vector": "threads"}, (3,),
+        like=OVERLAP | NO_EVALS | BY_TWO,
+    ),
+    # Networks.
+    "critic keys": Case("toys:Blindfold", {"critic_keys": "hidden"}, (75,)),
+    "critic keys, images": Case("toys:DictMask", {"critic_keys": "camera,body.pose"}, (75,)),
+    **{
+        f"critic keys, {name}": Case("toys:Blindfold", CRITIC | flags | BY_TWO, (3,), like=CRITIC | BY_TWO)
+        for name, flags in (("workers", WORKERS), ("threads", THREADS))
+    },
+    "frames": Case("toys:Glimpses", STACK, (60,)),
+    "frames, workers": Case("toys:Glimpses", STACK | WORKERS | {"n_epochs": None}, (60,)),
+    "frames, overlap": Case("toys:Glimpses", STACK | OVERLAP | {"n_epochs": None}, (60,)),
+    "frames, dqn": Case("toys:Glimpses", STACK | DQN | {"replay_size": 64, "dueling": True}, (60,)),
+    # Actions.
+    "throw": Case("action_toys:Throw", {}, (30,), REPLAY),
+    "guarded, torch": Case("action_toys:Guarded", {"kernel": "torch"}, (30,), REPLAY),
+    "couples, workers": Case("action_toys:Couples", WORKERS, (9,), REPLAY),
+    "couples, dqn": Case("action_toys:Couples", DQN, (60,)),
+    # DQN, with its replay.
+    "dqn": Case("CartPole-v1", DQN | {"double": False, "loss": "mse"}, (40, 61, 90)),
+    "dqn, full": Case("CartPole-v1", DQN | FULL, (40, 61, 90)),
+    "dqn, full, masks": Case("toys:Corridor", DQN | FULL, (40, 61, 90)),
+    "dqn, noisy": Case(
+        "CartPole-v1", NOISY | {"tau": 0.05, "target_update_interval": None}, (40, 61, 90)
+    ),
+    "dqn, noisy, workers": Case(
+        "toys:Corridor", NOISY | NO_OVERLAP | WORKERS | BY_TWO, (30,), like=NOISY | NO_OVERLAP | BY_TWO
+    ),
+    "dqn, overlap": Case("CartPole-v1", DQN | OVERLAP | {"prioritized": True, "n_step": 2}, (40, 61, 90)),
+    "dqn, overlap, every place": Case(  # in updates, in blocks, and between an update and an unfinished block
+        "CartPole-v1", DQN | OVERLAP | {"prioritized": True} | NO_EVALS, tuple(range(8, 100, 7))
+    ),
+    "dqn, text": Case("observation_toys:Shown", DQN | {"env_kwargs": {"form": "words"}}, (60,)),
+    "dqn, sequences": Case(
+        "observation_toys:Shown", DQN | {"env_kwargs": {"form": "list"}, "max_sequence": 6}, (60,)
+    ),
+    # Curricula: within a stage, and at its end.
+    "stages": Case("stage_toys:Staged", STAGED, (40, *range(59, 65), 79, 80, 110)),
+    "stages, own state": Case("stage_toys:Saving", STAGED, (40, 75, 110), f"4 of 4 environments {STATE}"),
+    "stages, overlap": Case("stage_toys:Staged", STAGED | OVERLAP, (45, 70)),
+    "stages, dqn, overlap": Case(  # may leave an update done, and its next block begun in the stage before
+        "stage_toys:Staged", STAGED | OVERLAP | DQN | {"timesteps": 256, "threads": 1}, (45, 70, 100)
+    ),
 }  # fmt: skip
-ENVS = {
-    "CartPole-v1": "replay",
-    "Pendulum-v1": "replay",
-    "LunarLander-v3": "replay",
-    "toys:DictMask": "replay",
-    "toys:Stateful": "state",
-}
+
+# Every kind of observation and action: on workers and threads in turn, equal to serial; and as a batch.
+FORMS = ("mission", "code", "list", "stack", "grid", "wide_grid", "planes", "floats", "frames", "large")
+KINDS: list[Flags] = [
+    *({"toy": "observation_toys:Shown", "form": form} for form in FORMS),
+    {"toy": "action_toys:Throw"},
+    {"toy": "action_toys:Levers"},
+    {"toy": "action_toys:Guarded", "form": "dict"},
+    {"toy": "action_toys:Guarded", "form": "tuple"},
+    {"toy": "action_toys:Couples", "form": "flat"},
+]
+TWO_UPDATES = {"timesteps": 64, "n_steps_per_env": 8, "n_epochs": 1, "checkpoint_freq": 1000} | NO_EVALS
+TWO_UPDATES |= {"device": "cpu", "threads": 1, "overlap": "off"}
+ONE, MANY = "batch_toys:make_one", "batch_toys:make_many"
 
 
-def silent(event: dict[str, Any]) -> None:
-    pass
+def list_kinds() -> dict[str, Case]:
+    cases = {}
+    for number, kind in enumerate(KINDS):
+        name = " ".join(kind.values()).partition(":")[2]
+        flags = TWO_UPDATES | ({"max_sequence": 6} if kind.get("form") in ("list", "stack") else {})
+        single = flags | {"env_kwargs": kind | {"length": 7}} | BY_TWO
+        backend = THREADS if number % 2 else WORKERS
+        cases[f"{name}, {backend['vector']}"] = Case(ONE, single | backend, (3,), like=single)
+        mode = ("SAME_STEP", "NEXT_STEP")[number % 2]
+        batch = {"env_kwargs": kind | {"length": 7, "mode": mode}, "acting_rows": 4, "vector": "batched"}
+        cases[f"{name}, batched"] = Case(MANY, flags | batch, (10,))
+    for toy, mode, algo in (
+        ({"toy": "observation_toys:Shown", "form": "words"}, "SAME_STEP", DQN),
+        ({"toy": "action_toys:Couples"}, "NEXT_STEP", DQN),
+        ({"toy": "observation_toys:Shown", "form": "grid"}, "NEXT_STEP", {}),
+    ):
+        batch = {"env_kwargs": toy | {"length": 7, "mode": mode}, "acting_rows": 4, "vector": "batched"}
+        name = f"{toy.get('form', 'couples')}, batched, {mode}{', dqn' if algo else ''}"
+        cases[name] = Case(MANY, batch | algo | NO_EVALS | {"timesteps": 128}, (20,))
+    return cases
 
 
-def start(tmp_path: Path, env: str, **flags: Any) -> Any:
-    wanted = SMALL | {"runs_dir": str(tmp_path)} | flags
-    return start_run(resolve(env, {key: value for key, value in wanted.items() if value is not None}), silent)
-
-
-def drain(session: Session) -> RunDir:
-    for _ in session.updates():
-        pass
-    return session.run
-
-
-def stop_at_poll(session: Session, number: int) -> None:
-    """Ask for a stop when the run looks for the n-th time: in collecting, learning or evaluating."""
-    polls = iter(range(10**9))
-    original = session.stop
-
-    class CountingStop(type(original)):  # type: ignore[misc]
-        def __call__(self) -> bool:
-            if next(polls) >= number:
-                self.reason = "SIGTERM"
-            return super().__call__()
-
-    session.stop.__class__ = CountingStop
-
-
-def final_state(run: RunDir) -> tuple[str, dict[str, Any]]:
-    """A hash of every array of the last checkpoint, and its counters."""
-    last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
-    digest = hashlib.sha256()
-    for arrays in (last.policy, last.state):
-        for name in sorted(arrays):
-            digest.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
-    recorder = last.state_json["counters"]["recorder"]
-    counters = {"session": last.state_json["counters"]["session"], "window": recorder["window"]}
-    return digest.hexdigest(), counters | {"episodes": recorder["num_episodes"], "step": last.step}
-
-
-def rows(run: RunDir) -> list[dict[str, Any]]:
-    """The metrics rows but for times, plans and the marks of a resume."""
-    return [
-        {key: value for key, value in row.items() if not key.startswith(TIMED)}
-        for row in MetricsLog.read(run.metrics_jsonl)
-        if row["event"] in ("progress", "eval")
-    ]
-
-
-def monitor_rows(run: RunDir) -> list[str]:
-    lines = run.monitor_csv.read_text().splitlines()[2:]
-    return [",".join(cell for i, cell in enumerate(line.split(",")) if i != 2) for line in lines]
-
-
-def assert_equal_runs(one: RunDir, other: RunDir) -> None:
-    assert final_state(one) == final_state(other)
-    assert rows(one) == rows(other)
-    assert monitor_rows(one) == monitor_rows(other)
-    assert one.progress_csv.read_text().count("\n") == other.progress_csv.read_text().count("\n")
+CASES |= list_kinds()
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDir]:
-    made: dict[str, RunDir] = {}
-
-    def get(env: str) -> RunDir:
-        if env not in made:
-            with start(tmp_path_factory.mktemp("straight"), env) as session:
-                made[env] = drain(session)
-        return made[env]
-
-    return get
-
-
-@pytest.mark.parametrize("env", ENVS)
-@pytest.mark.parametrize("poll", [10, 30, 75, 140])
-def test_interrupted_anywhere_and_resumed_equals_a_straight_run(
-    env: str, poll: int, tmp_path: Path, straight: Callable[[str], RunDir]
-) -> None:
-    with start(tmp_path, env) as session:
-        stop_at_poll(session, poll)
-        run = drain(session)
-    assert run.read_status()["state"] == "stopped"
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert "the resume is exact" in notes
-    assert any(f"restored by {ENVS[env]}" in note for note in notes)
-    assert_equal_runs(run, straight(env))
-
-
-@pytest.mark.parametrize("vector", ["serial", "batched"])
-@pytest.mark.parametrize("mission", ["mission_gym/Capture-v0", "mission_gym/Placement-v0"])
-def test_a_mission_comes_back_by_its_own_state(mission: str, vector: str, tmp_path: Path) -> None:
-    runs = []
-    for poll in (10**9, 40):
-        with start(tmp_path, mission, vector=vector) as session:
-            stop_at_poll(session, poll)
-            run = drain(session)
-        runs.append(run)
-    said: list[dict[str, Any]] = []
-    with resume_run(runs[1], said.append) as session:
-        drain(session)
-    notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert "4 of 4 environments restored by state" in notes
-    assert "the resume is exact" in notes
-    assert_equal_runs(*runs)
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunDir]:
+    return cache_runs(lambda: tmp_path_factory.mktemp("straight"))
 
 
 @pytest.mark.parametrize(
-    ("env", "keys"), [("toys:Blindfold", "hidden"), ("toys:DictMask", "camera,body.pose")]
+    ("name", "poll"), [(name, poll) for name, case in CASES.items() for poll in case.polls]
 )
-def test_a_critic_that_sees_more_comes_back(env: str, keys: str, tmp_path: Path) -> None:
-    runs = []
-    for poll in (10**9, 75):
-        with start(tmp_path, env, critic_keys=keys) as session:
-            stop_at_poll(session, poll)
-            runs.append(drain(session))
-    assert runs[1].read_status()["state"] == "stopped"
-    said: list[dict[str, Any]] = []
-    with resume_run(runs[1], said.append) as session:
-        drain(session)
-    assert "the resume is exact" in next(event["notes"] for event in said if event["event"] == "resume")
-    assert_equal_runs(*runs)
-
-
-def test_interrupted_at_every_poll_of_the_first_two_updates(
-    tmp_path: Path, straight: Callable[[str], RunDir]
+def test_a_stopped_and_resumed_run_equals_a_straight_run(
+    name: str, poll: int, tmp_path: Path, straight: Callable[..., RunDir]
 ) -> None:
-    for poll in range(0, 60, 4):
-        with start(tmp_path, "CartPole-v1") as session:
-            stop_at_poll(session, poll)
-            run = drain(session)
-        with resume_run(run, silent) as session:
-            drain(session)
-        assert final_state(run) == final_state(straight("CartPole-v1")), f"interrupted at poll {poll}"
+    case = CASES[name]
+    expected = straight(case.like_env or case.env, **(case.flags if case.like is None else case.like))
+    forget_processes()
+    run = train(tmp_path, case.env, stop_at=poll, **case.flags)
+    assert run.read_status()["state"] == "stopped"
+    notes = resume(run)
+    assert "the resume is exact" in notes
+    assert any(case.note in note for note in notes), notes
+    assert_equal_runs(run, expected)
+    if "algo" in case.flags:
+        assert_equal_arrays(last_replay(run), last_replay(expected))
+    assert not case.env.startswith("bridge:") or not processes()
 
 
-def test_rows_written_after_the_last_checkpoint_are_made_again_not_doubled(
-    tmp_path: Path, straight: Callable[[str], RunDir]
-) -> None:
-    """What a kill leaves: newer rows than the newest checkpoint."""
-    with start(tmp_path, "CartPole-v1", checkpoint_freq=10_000, eval_freq=0, eval_episodes=None) as session:
-        run = drain(session)
-    with start(tmp_path, "CartPole-v1", checkpoint_freq=10_000, eval_freq=0, eval_episodes=None) as session:
+def test_rows_written_after_the_last_checkpoint_are_made_again_not_doubled(tmp_path: Path) -> None:
+    """A kill leaves newer rows than the newest checkpoint."""
+    flags = {"checkpoint_freq": 10_000} | NO_EVALS
+    run = train(tmp_path, "CartPole-v1", **flags)
+    with start(tmp_path, "CartPole-v1", **flags) as session:
         for progress in session.updates():
             if progress.update == 2:
                 session._save()
@@ -191,63 +234,68 @@ def test_rows_written_after_the_last_checkpoint_are_made_again_not_doubled(
                 break
         killed = session.run
     assert len(rows(killed)) == 5
-    with resume_run(killed, silent) as session:
-        drain(session)
+    resume(killed)
     assert rows(killed) == rows(run)
     assert final_state(killed)[0] == final_state(run)[0]
 
 
-def test_an_environment_that_ignores_its_seed_starts_a_new_episode_and_says_so(tmp_path: Path) -> None:
-    with start(tmp_path, "toys:Unseeded") as session:
-        stop_at_poll(session, 30)
-        run = drain(session)
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    notes = next(event["notes"] for event in said if event["event"] == "resume")
+def test_an_environment_that_ignores_its_seed_starts_a_new_episode_with_a_note(tmp_path: Path) -> None:
+    run = train(tmp_path, "toys:Unseeded", stop_at=30)
+    notes = resume(run)
     assert any("boundary" in note for note in notes)
     assert any("not exact" in note for note in notes)
     assert run.read_status()["state"] == "done"
 
 
-def test_same_seed_same_hash_other_seed_other_hash(tmp_path: Path, straight: Callable[[str], RunDir]) -> None:
-    with start(tmp_path, "CartPole-v1") as session:
-        again = drain(session)
-    with start(tmp_path, "CartPole-v1", seed=4) as session:
-        other = drain(session)
+def test_same_seed_same_hash_other_seed_other_hash(tmp_path: Path, straight: Callable[..., RunDir]) -> None:
+    again, other = train(tmp_path, "CartPole-v1"), train(tmp_path, "CartPole-v1", seed=4)
     assert_equal_runs(again, straight("CartPole-v1"))
     assert final_state(other)[0] != final_state(again)[0]
 
 
-def test_a_finished_run_is_extended_only_when_asked(tmp_path: Path) -> None:
-    constant = {"learning_rate_final": "none", "clip_range_final": "none"}
-    with start(tmp_path, "CartPole-v1", **constant) as session:
-        run = drain(session)
+@pytest.mark.parametrize(("flags", "poll"), [({}, None), (OVERLAP, None), (OVERLAP, 10)])
+def test_an_extended_run_equals_a_longer_one(
+    flags: Flags, poll: int | None, tmp_path: Path, straight: Callable[..., RunDir]
+) -> None:
+    """With overlap, the next block is collected with the weights before the last update, as it would have
+    been; also if the extension is interrupted."""
+    constant = flags | {"learning_rate_final": "none", "clip_range_final": "none"}
+    run = train(tmp_path, "CartPole-v1", **constant)
     finished = r"is finished \(all steps made, 384 steps\); .* --timesteps N` extends it"
     with pytest.raises(RunStateError, match=finished), resume_run(run, silent):
         pass
     below = "timesteps=300 is not above the 384 steps"
     with pytest.raises(RunStateError, match=below), resume_run(run, silent, timesteps=300):
         pass
-    with resume_run(run, silent, timesteps=512) as session:
-        drain(session)
+    resume(run, stop_at=poll, timesteps=512)
+    if poll is not None:
+        assert 384 < run.read_status()["step"] < 448  # within the first block
+        resume(run)
     assert run.read_status()["step"] == 512
-    with start(tmp_path, "CartPole-v1", timesteps=512, **constant) as session:
-        longer = drain(session)
+    longer = straight("CartPole-v1", timesteps=512, **constant)
     assert final_state(run)[0] == final_state(longer)[0]
+    assert rows(run, "progress") == rows(longer, "progress")
 
 
-def test_a_damaged_checkpoint_is_passed_over_aloud(tmp_path: Path) -> None:
-    with start(tmp_path, "CartPole-v1") as session:
-        stop_at_poll(session, 100)
-        run = drain(session)
+def test_a_run_that_is_stopped_again_and_again_equals_a_straight_run(
+    tmp_path: Path, straight: Callable[..., RunDir]
+) -> None:
+    flags = OVERLAP | NO_EVALS
+    run = train(tmp_path, "CartPole-v1", stop_at=25, **flags)
+    interruptions = 0
+    while run.read_status()["state"] != "done":
+        resume(run, stop_at=30)
+        interruptions += 1
+    assert interruptions > 3
+    assert_equal_runs(run, straight("CartPole-v1", **flags))
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_note(tmp_path: Path) -> None:
+    run = train(tmp_path, "CartPole-v1", stop_at=100)
     newest = list_checkpoints(run.checkpoints)[-1]
     damaged = newest.path / "policy.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:-10])
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    notes = next(event["notes"] for event in said if event["event"] == "resume")
+    notes = resume(run)
     assert any("truncated or altered" in note for note in notes)
     assert any("using checkpoint" in note for note in notes)
     assert run.read_status()["state"] == "done"

@@ -18,6 +18,7 @@ from mission_gym.store import checkpoints
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.resolve import RunRef
 from mission_gym.store.rundir import RunDir
+from runs import drain
 
 FLAGS = {
     "n_envs": 2, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 1, "timesteps": 64, "eval_freq": 0,
@@ -30,8 +31,7 @@ def run(tmp_path: Path) -> RunDir:
     with start_run(
         resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)}), lambda event: None
     ) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     return session.run
 
 
@@ -44,8 +44,7 @@ def edit(run: RunDir, before: str, after: str) -> None:
 def resume_notes(run: RunDir) -> list[str]:
     heard: list[dict[str, Any]] = []
     with resume_run(run, heard.append, timesteps=96) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     return list(heard[0]["notes"])
 
 

@@ -1,4 +1,4 @@
-"""The explore mission as a run, on tiny sites: by threads and on an event loop, exact resume, film, plan."""
+"""The explore mission as a run, on tiny sites: its plan, a dead server, a video."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from test_exact_resume import assert_equal_runs, drain, final_state, start, stop_at_poll
 
 from mission_gym.cli.main import main
 from mission_gym.procs import companions
-from mission_gym.run.resume import resume_run
 from mission_gym.store.rundir import RunDir
 from mission_gym_missions import EXPLORE_ID
-from waits import patience
+from runs import start, train
+from timeouts import scale_timeout
 
 TINY = {"num_pages": 60, "latency_ms": 0, "jitter_ms": 0}
 SHORT = {"env_kwargs": TINY, "overlap": "off", "vector": "aio", "eval_freq": 0, "eval_episodes": None}
@@ -30,35 +28,15 @@ def find_servers() -> list[int]:
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    with start(tmp_path_factory.mktemp("straight"), EXPLORE_ID, **SHORT) as session:
-        return drain(session)
+    return train(tmp_path_factory.mktemp("straight"), EXPLORE_ID, **SHORT)
 
 
-def test_threads_and_an_event_loop_learn_the_same(tmp_path: Path, straight: RunDir) -> None:
-    with start(tmp_path, EXPLORE_ID, **SHORT | {"vector": "threads"}) as session:
-        assert final_state(drain(session)) == final_state(straight)
+def test_the_plan_shows_how_the_target_answers(straight: RunDir) -> None:
     assert (straight.path / "env" / "rules.yaml").is_file()
-
-
-def test_the_plan_tells_how_the_target_answers(straight: RunDir) -> None:
     facts = json.loads(straight.plan_json.read_text())["facts"]
     (target,) = (fact for fact in facts if fact["name"] == "target")
     assert target["value"].startswith("http://127.0.0.1:")
     assert re.fullmatch(r"answers after \d+ ms, the mean of \d+ requests", target["reason"])
-
-
-@pytest.mark.parametrize("vector", ["aio", "threads"])
-def test_interrupted_and_resumed_equals_a_straight_run(vector: str, tmp_path: Path, straight: RunDir) -> None:
-    with start(tmp_path, EXPLORE_ID, **SHORT | {"vector": vector}) as session:
-        stop_at_poll(session, 3)
-        run = drain(session)
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert "the resume is exact" in notes
-    assert any("restored by state" in note for note in notes)
-    assert_equal_runs(run, straight)
 
 
 def test_a_server_that_is_killed_costs_episodes_and_none_is_left(tmp_path: Path) -> None:
@@ -88,7 +66,7 @@ def test_a_plan_takes_the_event_loop_or_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    asked = ["tune", EXPLORE_ID, "--env-kwargs", "num_pages=60", "--budget", f"{patience(2):.0f}s"]
+    asked = ["tune", EXPLORE_ID, "--env-kwargs", "num_pages=60", "--budget", f"{scale_timeout(2):.0f}s"]
     assert main([*asked, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert plan["backend"] in ("aio", "threads")

@@ -27,6 +27,7 @@ from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_last_good
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
+from runs import drain
 from toys import Identity
 
 SMALL = {
@@ -38,8 +39,7 @@ FAULTY = "toys:Faulty"
 
 def run_to_the_end(tmp_path: Path, env: str, **flags: Any) -> RunDir:
     with start_run(resolve(env, SMALL | {"runs_dir": str(tmp_path)} | flags), lambda event: None) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     return session.run
 
 
@@ -73,8 +73,7 @@ def test_failures_before_the_first_update_are_counted_and_told(tmp_path: Path) -
     events: list[dict[str, Any]] = []
     resolved = resolve("<once>", SMALL | {"runs_dir": str(tmp_path)})
     with start_run(resolved, events.append, Once) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     (plan,) = [event["time/plan"] for event in events if event["event"] == "plan"]
     assert "1 episodes failed while the statistics were primed; they are counted" in plan["notes"]
     rows = [event for event in events if event["event"] == "progress"]
@@ -118,8 +117,7 @@ def test_a_mended_environment_goes_on_from_the_failed_run(tmp_path: Path) -> Non
     config = run.config_yaml.read_text()
     run.config_yaml.write_text(config.replace("after: 7", "after: 100000"))
     with resume_run(run, lambda event: None) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     assert run.read_status()["state"] == "done"
 
 
@@ -254,8 +252,7 @@ def test_a_folder_that_is_moved_or_removed_ends_the_run(moved: bool, tmp_path: P
         run = RunDir(tmp_path / "moved")
         assert run.read_status()["state"] == "failed"
         with resume_run(run, lambda event: None) as session:
-            for _ in session.updates():
-                pass
+            drain(session)
         assert run.read_status()["state"] == "done"
 
 

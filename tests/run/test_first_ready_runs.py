@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_exact_resume import drain, rows, silent, start, stop_at_poll
 
 import mission_gym as mg
 from mission_gym.errors import ConfigError
 from mission_gym.run.environment import choose_acting_rows
 from mission_gym.run.resume import resume_run
 from mission_gym.vector.backends import load_backend
+from runs import drain, rows, silent, start, stop_at_poll
 
 FIRST_READY = {"vector": "workers", "num_workers": 2, "blocks": "first_ready"}
 SHORT = FIRST_READY | {"eval_freq": 0, "eval_episodes": None}

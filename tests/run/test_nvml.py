@@ -23,7 +23,7 @@ print(json.dumps({name: probe() for name, probe in open_gpu(load_nvml(), "GPU-1"
 )
 def test_a_part_of_a_card_is_read_through_the_real_bindings(tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
-    source, library = Path(__file__).with_name("nvml_stub.c"), tmp_path / "libnvidia-ml.so.1"
+    source, library = Path(__file__).parents[1] / "support" / "nvml_stub.c", tmp_path / "libnvidia-ml.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     env = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
     asked = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, check=True)

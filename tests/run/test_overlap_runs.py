@@ -1,22 +1,12 @@
-"""Runs with overlap: exact resume at any poll, extension, contained failures, what `auto` chooses."""
+"""Runs with overlap: branches, contained failures, the choice of `auto`."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_exact_resume import (
-    assert_equal_runs,
-    drain,
-    final_state,
-    rows,
-    silent,
-    start,
-    stop_at_poll,
-)
 
 import mission_gym as mg
 from mission_gym.cli.main import main
@@ -25,118 +15,22 @@ from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, Wo
 from mission_gym.plan.setups import choose_overlap
 from mission_gym.run.build import algorithm_of
 from mission_gym.run.config import resolve
-from mission_gym.run.resume import resume_run
 from mission_gym.store.checkpoints import list_checkpoints, load_last_good
 from mission_gym.store.files import read_json
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 from mission_gym.vector.backends import load_backend
+from runs import NO_EVALS, cache_runs, drain, resume, rows, start, train
 
-sys.path.append(str(Path(__file__).parent.parent / "vector"))
 ON = {"overlap": "on"}
-NO_EVAL = {"eval_freq": 0, "eval_episodes": None}
-WORKERS = {"vector": "workers", "num_workers": 2, "tune": False} | ON | NO_EVAL
+WORKERS = {"vector": "workers", "num_workers": 2, "tune": False} | ON | NO_EVALS
 DQN = {"algo": "dqn", "threads": 1}
 FAULTY = "toys:Faulty"
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunDir]:
-    made: dict[str, RunDir] = {}
-
-    def get(env: str, **flags: Any) -> RunDir:
-        key = f"{env} {flags}"
-        if key not in made:
-            with start(tmp_path_factory.mktemp("straight"), env, **flags) as session:
-                made[key] = drain(session)
-        return made[key]
-
-    return get
-
-
-def resume(run: RunDir) -> list[str]:
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    notes: list[str] = next(event["notes"] for event in said if event["event"] == "resume")
-    return notes
-
-
-@pytest.mark.parametrize(
-    ("env", "poll"),
-    [*(("CartPole-v1", poll) for poll in (8, 21, 30, 47, 75)), ("toys:DictMask", 30)],
-)
-def test_interrupted_anywhere_and_resumed_equals_a_straight_run(
-    env: str, poll: int, tmp_path: Path, straight: Callable[..., RunDir]
-) -> None:
-    """Polls are counted over both threads: the stop falls into collecting, learning or evaluating."""
-    with start(tmp_path, env, **ON) as session:
-        stop_at_poll(session, poll)
-        run = drain(session)
-    assert run.read_status()["state"] == "stopped"
-    assert "the resume is exact" in resume(run)
-    assert_equal_runs(run, straight(env, **ON))
-
-
-def test_interrupted_again_and_again(tmp_path: Path, straight: Callable[..., RunDir]) -> None:
-    flags = ON | NO_EVAL
-    with start(tmp_path, "CartPole-v1", **flags) as session:
-        stop_at_poll(session, 25)
-        run = drain(session)
-    interruptions = 0
-    while run.read_status()["state"] != "done":
-        with resume_run(run, silent) as session:
-            stop_at_poll(session, 30)
-            drain(session)
-        interruptions += 1
-    assert interruptions > 3
-    assert_equal_runs(run, straight("CartPole-v1", **flags))
-
-
-@pytest.mark.parametrize("poll", [3, 9])
-def test_workers_are_interrupted_and_resumed_alike(
-    poll: int, tmp_path: Path, straight: Callable[..., RunDir]
-) -> None:
-    with start(tmp_path, "CartPole-v1", **WORKERS) as session:
-        stop_at_poll(session, poll)
-        run = drain(session)
-    assert "the resume is exact" in resume(run)
-    assert_equal_runs(run, straight("CartPole-v1", **WORKERS))
-
-
-@pytest.mark.parametrize("backend", [{"vector": "workers", "num_workers": 2}, {"vector": "threads"}])
-def test_every_backend_gives_the_same_run(
-    backend: dict[str, Any], tmp_path: Path, straight: Callable[..., RunDir]
-) -> None:
-    flags = ON | NO_EVAL | {"acting_rows": 2}
-    serial = straight("CartPole-v1", **flags)
-    with start(tmp_path, "CartPole-v1", **flags, **backend) as session:
-        run = drain(session)
-    assert final_state(run) == final_state(serial)
-    assert rows(run) == rows(serial)
-    lags = [row["train/lag"] for row in rows(run) if row["event"] == "progress"]
-    assert lags == [0, 1, 1, 1, 1, 1]
-
-
-@pytest.mark.parametrize("poll", [10, 10**9])
-def test_a_finished_run_is_extended_as_if_it_had_been_longer(poll: int, tmp_path: Path) -> None:
-    """The next block is collected with the weights before the last update, as it would have been; also
-    where that is interrupted."""
-    constant = {"learning_rate_final": "none", "clip_range_final": "none"} | ON
-    with start(tmp_path, "CartPole-v1", **constant) as session:
-        run = drain(session)
-    with resume_run(run, silent, timesteps=512) as session:
-        stop_at_poll(session, poll)
-        drain(session)
-    if run.read_status()["state"] == "stopped":
-        assert 384 < run.read_status()["step"] < 448  # within the first block
-        resume(run)
-    with start(tmp_path, "CartPole-v1", timesteps=512, **constant) as session:
-        longer = drain(session)
-    assert final_state(run)[0] == final_state(longer)[0]
-    assert [row for row in rows(run) if row["event"] == "progress"] == [
-        row for row in rows(longer) if row["event"] == "progress"
-    ]
+    return cache_runs(lambda: tmp_path_factory.mktemp("straight"))
 
 
 def test_a_branch_may_turn_overlap_on(tmp_path: Path, straight: Callable[..., RunDir]) -> None:
@@ -148,7 +42,7 @@ def test_a_branch_may_turn_overlap_on(tmp_path: Path, straight: Callable[..., Ru
     assert lags == [0, 1]
 
 
-def test_a_worker_that_dies_beside_an_update_costs_an_episode(tmp_path: Path) -> None:
+def test_a_worker_that_dies_during_an_update_costs_an_episode(tmp_path: Path) -> None:
     kwargs = ["kind=exit", "at=18", f"once={tmp_path / 'x'}"]
     flags = WORKERS | {"env_kwargs": kwargs, "max_restarts": 1}
     with start(tmp_path, "hazards:Hazard", **flags) as session:
@@ -190,7 +84,7 @@ def test_workers_beyond_recovery_fail_the_run_with_its_checkpoint_kept(tmp_path:
 def test_a_failure_keeps_what_was_learned_and_can_be_mended(
     fail: str, error: type[Exception], match: str, tmp_path: Path
 ) -> None:
-    flags = ON | NO_EVAL | {"env_kwargs": {"fail": fail, "after": 8}, "tune": False}
+    flags = ON | NO_EVALS | {"env_kwargs": {"fail": fail, "after": 8}, "tune": False}
     with pytest.raises(error, match=match), start(tmp_path, FAULTY, **flags) as session:
         drain(session)
     (run,) = list_runs(tmp_path)
@@ -201,13 +95,11 @@ def test_a_failure_keeps_what_was_learned_and_can_be_mended(
     assert run.read_status()["state"] == "done"
 
 
-def test_a_block_too_large_to_be_saved_is_told_as_lost(
+def test_a_block_too_large_to_be_saved_is_reported_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mission_gym.run.snapshot._MAX_BLOCK_BYTES", 100)
-    with start(tmp_path, "CartPole-v1", **ON) as session:
-        stop_at_poll(session, 60)
-        run = drain(session)
+    run = train(tmp_path, "CartPole-v1", stop_at=60, **ON)
     notes = resume(run)
     assert any("steps were not saved and are lost" in note for note in notes)
     assert any("the resume is not exact" in note for note in notes)

@@ -22,6 +22,7 @@ from mission_gym.store.files import to_json
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sinks.files import ProgressCsv, TextLog
 from mission_gym.store.tables import MetricsLog
+from runs import drain
 
 FLAGS = {
     "n_envs": 4, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 1, "timesteps": 640, "eval_freq": 320,
@@ -32,8 +33,7 @@ FLAGS = {
 def train(folder: Path) -> tuple[Session, list[dict[str, Any]]]:
     heard: list[dict[str, Any]] = []
     with start_run(resolve("CartPole-v1", FLAGS | {"runs_dir": str(folder)}), heard.append) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     return session, heard
 
 
@@ -125,8 +125,7 @@ def test_a_listener_that_fails_does_not_end_the_run(number: int, tmp_path: Path)
         raise OSError(number, os.strerror(number))
 
     with start_run(resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)}), listen) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     status = session.run.read_status()
     assert status["state"] == "done"
     assert 10 < status["lost_words"] <= len(heard)
@@ -161,8 +160,7 @@ def test_the_status_tells_the_end_before_the_last_word(tmp_path: Path) -> None:
             seen.append(session.run.read_status()["state"])
 
     with start_run(resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)}), listen) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     assert seen == ["done"]
 
 

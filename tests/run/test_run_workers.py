@@ -1,4 +1,4 @@
-"""A run whose environments live in workers: exact resume, equal to serial, contained failures, a repro."""
+"""Runs whose environments are in workers: contained failures, and bundles that reproduce them."""
 
 from __future__ import annotations
 
@@ -9,55 +9,16 @@ from typing import Any
 
 import psutil
 import pytest
-from test_exact_resume import (
-    SMALL,
-    assert_equal_runs,
-    drain,
-    final_state,
-    rows,
-    silent,
-    start,
-    stop_at_poll,
-)
 
 from mission_gym.check.repro import replay_bundle
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, EnvFailure, WorkerDied
 from mission_gym.run.config import resolve
-from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
+from runs import NO_EVALS, PPO, drain, rows, silent, start
 
-sys.path.append(str(Path(__file__).parent.parent / "vector"))
 WORKERS = {"vector": "workers", "num_workers": 2}
-NO_EVAL = {"eval_freq": 0, "eval_episodes": None}  # evaluations start workers of their own
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    with start(tmp_path_factory.mktemp("straight"), "CartPole-v1", **WORKERS) as session:
-        return drain(session)
-
-
-@pytest.mark.parametrize("poll", [2, 5, 9])
-def test_interrupted_and_resumed_equals_a_straight_run(poll: int, tmp_path: Path, straight: RunDir) -> None:
-    with start(tmp_path, "CartPole-v1", **WORKERS) as session:
-        stop_at_poll(session, poll)
-        run = drain(session)
-    assert run.read_status()["state"] == "stopped"
-    said: list[dict[str, Any]] = []
-    with resume_run(run, said.append) as session:
-        drain(session)
-    notes = next(event["notes"] for event in said if event["event"] == "resume")
-    assert "the resume is exact" in notes
-    assert_equal_runs(run, straight)
-
-
-def test_serial_and_workers_learn_the_same(tmp_path: Path, straight: RunDir) -> None:
-    with start(tmp_path, "CartPole-v1", acting_rows=2) as session:
-        run = drain(session)
-    assert final_state(run) == final_state(straight)
-    assert rows(run) == rows(straight)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -71,28 +32,9 @@ def test_workers_of_training_and_evaluation_load_no_torch(tmp_path: Path) -> Non
             assert sum("numpy" in text for text in maps) >= 2
 
 
-def test_images_are_acted_for_centrally_and_resume_is_exact(tmp_path: Path) -> None:
-    env = "toys:DictMask"
-    with start(tmp_path, env, **WORKERS, **NO_EVAL) as session:
-        whole = drain(session)
-    with start(tmp_path, env, **WORKERS, **NO_EVAL) as session:
-        stop_at_poll(session, 30)
-        run = drain(session)
-    with resume_run(run, silent) as session:
-        drain(session)
-    assert_equal_runs(run, whole)
-
-
 def hazard_flags(tmp_path: Path, **hazard: Any) -> dict[str, Any]:
     kwargs = [f"{key}={value}" for key, value in hazard.items()]
-    flags = {
-        **SMALL,
-        **WORKERS,
-        **NO_EVAL,
-        "runs_dir": str(tmp_path),
-        "env_kwargs": kwargs,
-        "max_restarts": 1,
-    }
+    flags = {**PPO, **WORKERS, **NO_EVALS, "runs_dir": str(tmp_path), "env_kwargs": kwargs, "max_restarts": 1}
     return {name: value for name, value in flags.items() if value is not None}
 
 
@@ -153,7 +95,7 @@ def test_values_for_workers_are_refused_without_workers(tmp_path: Path) -> None:
 
 
 def test_an_environment_of_the_user_is_kept_out_of_this_process(tmp_path: Path) -> None:
-    flags = {**SMALL, "runs_dir": str(tmp_path), "timesteps": 64, "vector": "auto", "eval_freq": 64}
+    flags = {**PPO, "runs_dir": str(tmp_path), "timesteps": 64, "vector": "auto", "eval_freq": 64}
     sys.modules.pop("hazards", None)
     with start_run(resolve("hazards:Hazard", flags), silent) as session:
         assert session.config.vector.vector == "workers"

@@ -14,7 +14,7 @@ import pytest
 
 from mission_gym.data import Span
 from mission_gym.run.sampler import MachineSampler, Sample, Use, open_gpu
-from waits import LONG_S
+from timeouts import LONG_S
 
 
 def test_it_samples_cores_memory_and_probes_and_ends() -> None:

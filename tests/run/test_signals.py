@@ -18,11 +18,10 @@ from mission_gym.run.config import resolve
 from mission_gym.run.resume import resume_run
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
-from mission_gym.store.metrics import TIMED
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.tables import MetricsLog
-from waits import LONG_S
+from runs import assert_equal_arrays, drain, last_checkpoint, rows
+from timeouts import LONG_S
 
 FLAGS: dict[str, Any] = {
     "n_envs": 4, "n_steps_per_env": 32, "batch_size": 32, "n_epochs": 4, "timesteps": 128 * 30,
@@ -53,13 +52,8 @@ def wait_for_step(child: subprocess.Popen[str], step: int) -> None:
 
 
 def read_end(run: RunDir) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
-    rows = [
-        {key: value for key, value in row.items() if not key.startswith(TIMED)}
-        for row in MetricsLog.read(run.metrics_jsonl)
-        if row["event"] in ("progress", "eval")
-    ]
-    return last.policy | last.state, rows
+    last = last_checkpoint(run)
+    return last.policy | last.state, rows(run)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +64,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def run_straight(env: str, runs_dir: Path, flags: dict[str, Any]) -> RunDir:
     with start_run(resolve(env, flags | {"runs_dir": str(runs_dir)}), lambda event: None) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     return session.run
 
 
@@ -98,16 +91,13 @@ def test_interrupted_and_resumed_equals_straight(
         assert (status["state"], status["cause"]) == ("stopped", number.name)
         assert status["step"] < flags["timesteps"]
     with resume_run(run, lambda event: None) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     assert not list(run.path.rglob(".tmp*"))
 
     other = straight if env == "CartPole-v1" else run_straight(env, tmp_path / "straight", flags)
-    (arrays, rows), (expected, expected_rows) = read_end(run), read_end(other)
-    assert arrays.keys() == expected.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
-    assert rows == expected_rows
+    (arrays, metrics), (expected, expected_metrics) = read_end(run), read_end(other)
+    assert_equal_arrays(arrays, expected)
+    assert metrics == expected_metrics
 
 
 # Takes the terminal on its standard input for its own, as a shell's child has it.
@@ -136,8 +126,7 @@ def test_a_terminal_that_closes_stops_the_run_with_a_checkpoint(tmp_path: Path, 
     assert (status["state"], status["cause"]) == ("stopped", "SIGHUP")
     heard: list[dict[str, Any]] = []
     with resume_run(run, heard.append) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     assert "the resume is exact" in heard[0]["notes"]
     (arrays, rows), (expected, expected_rows) = read_end(run), read_end(straight)
     for name, array in expected.items():

@@ -1,9 +1,7 @@
-"""What a checkpoint says of the block in hand, in the form of today and in that of earlier versions."""
+"""The block in progress of a checkpoint: it continues, or its losses are noted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,17 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mission_gym.data import Block, EnvSpec, Weights
+from collectors import collecting, never
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.resume import pack_states, unpack_states
-from mission_gym.policy import NumpyPolicy, PolicySpec
-from mission_gym.policy.torch_forms import ActorCritic, model_arrays
 from mission_gym.rollout.blocks import make_block, pack_block
-from mission_gym.rollout.collector import Collector
 from mission_gym.run.snapshot import restore_snapshot, take_snapshot
 from mission_gym.store.checkpoints import Checkpoint
-from mission_gym.vector.serial import SerialVec
 
 T, S = 12, 3
 LEARNER: Any = SimpleNamespace(
@@ -31,29 +25,17 @@ LEARNER: Any = SimpleNamespace(
 )  # fmt: skip
 
 
-def never() -> bool:
-    return False
+FACTORY = make_factory(EnvRequest("CartPole-v1"))
+SPEC = probe(FACTORY, "CartPole-v1")
 
 
-@contextmanager
-def collecting() -> Iterator[tuple[Collector, Block, EnvSpec]]:
-    factory = make_factory(EnvRequest("CartPole-v1"))
-    spec = probe(factory, "CartPole-v1")
-    layout = PolicySpec(spec.leaves, spec.action, (8,))
-    policy = NumpyPolicy(layout)
-    policy.load(Weights(0, model_arrays(ActorCritic(layout, seed=1)) | NORMALIZER))
-    with SerialVec(factory, spec, S, lambda env_id, number: 10 * env_id + number) as vec:
-        yield Collector(vec, policy, spec, seed=7), make_block(spec, T, S), spec
-
-
-NORMALIZER = {
-    "normalizer.count": np.array(1.0), "normalizer.mean": np.zeros(4), "normalizer.var": np.ones(4),
-}  # fmt: skip
+def cartpole() -> Any:
+    return collecting("serial", FACTORY, SPEC, S, T, group=S)
 
 
 @pytest.fixture(scope="module")
 def straight() -> dict[str, Any]:
-    with collecting() as (collector, block, _):
+    with cartpole() as (collector, block):
         collector.start()
         collector.fill(block, 0, never)
         return {name: array.copy() for name, array in pack_block(block).items()}
@@ -61,7 +43,7 @@ def straight() -> dict[str, Any]:
 
 def take(num_steps: int) -> Checkpoint:
     """The checkpoint of a block that was stopped after so many rows."""
-    with collecting() as (collector, block, _):
+    with cartpole() as (collector, block):
         collector.start()
         collector.fill(block, 0, lambda: block.filled[0] == num_steps)
         made = take_snapshot(LEARNER, collector, [block], {})
@@ -72,7 +54,7 @@ def take(num_steps: int) -> Checkpoint:
 def test_a_block_in_progress_continues(straight: dict[str, Any]) -> None:
     checkpoint = take(5)
     assert checkpoint.state["block/filled"].tolist() == [5] * S
-    with collecting() as (collector, block, _):
+    with cartpole() as (collector, block):
         restored = restore_snapshot(checkpoint, LEARNER, collector, [block])
         assert restored.notes == ["3 of 3 environments restored by replay"]
         assert restored.exact
@@ -84,21 +66,21 @@ def test_a_block_in_progress_continues(straight: dict[str, Any]) -> None:
 
 def test_lost_steps_are_noted_and_the_resume_is_not_exact() -> None:
     checkpoint = take(0)
-    with collecting() as (collector, block, _):
+    with cartpole() as (collector, block):
         damaged = replace(checkpoint, state_json=checkpoint.state_json | {"steps_lost": 36})
         restored = restore_snapshot(damaged, LEARNER, collector, [block])
         assert restored.notes[-1] == "36 steps were not saved and are lost"
         assert not restored.exact
 
 
-def test_an_environment_that_begins_anew_cuts_its_newest_segment() -> None:
+def test_an_environment_that_starts_again_truncates_its_newest_segment() -> None:
     """Of two blocks in hand the newer one may have nothing of it."""
     checkpoint = take(5)
     states = unpack_states(checkpoint.state, checkpoint.state_json["environments"])
     states[1] = replace(states[1], how="boundary", reason="for a test")
     document = checkpoint.state_json | {"environments": pack_states(states)[1]}
-    with collecting() as (collector, block, spec):
-        spare = make_block(spec, T, S)
+    with cartpole() as (collector, block):
+        spare = make_block(SPEC, T, S)
         restored = restore_snapshot(
             replace(checkpoint, state_json=document), LEARNER, collector, [block, spare]
         )

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from metric_table import find_metric
 from mission_gym.check.devices import time_product
 from mission_gym.clock import ROLES
 from mission_gym.run.alarms import Alarm, AlarmWatch
@@ -15,6 +14,7 @@ from mission_gym.run.config import resolve
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.store.tables import MetricsLog
+from runs import drain, find_metric
 
 FLAGS = {
     "n_envs": 4, "n_steps_per_env": 16, "batch_size": 16, "n_epochs": 2, "timesteps": 2048, "eval_freq": 512,
@@ -25,8 +25,7 @@ FLAGS = {
 def train(tmp_path: Path, **flags: Any) -> tuple[Session, list[dict[str, Any]]]:
     resolved = resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)} | flags)
     with start_run(resolved, lambda event: None) as session:
-        for _ in session.updates():
-            pass
+        drain(session)
     return session, MetricsLog.read(session.run.metrics_jsonl)
 
 

@@ -20,7 +20,7 @@ from mission_gym.store.checkpoints import (
     recover,
     save_checkpoint,
 )
-from waits import LONG_S
+from timeouts import LONG_S
 
 FILES = ["meta.json", "policy.safetensors", "state.json", "state.safetensors"]
 
@@ -297,7 +297,7 @@ def test_a_full_disk_keeps_the_checkpoints_there_are(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_kill_at_200_random_moments_loses_no_checkpoint(folder):
     folder.mkdir()
-    script = Path(__file__).with_name("saving_loop.py")
+    script = Path(__file__).parents[1] / "support" / "saving_loop.py"
     result = subprocess.run(
         [sys.executable, script, folder, "200", "7"],
         capture_output=True,

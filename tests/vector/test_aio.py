@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_workers import assert_equal, own, play, seed_of
 
 from agent_toys import Lives
 from coroutine_toys import AsyncHazard, Awaited, Napping
@@ -31,7 +30,9 @@ from mission_gym.vector.make_vec import make_vec
 from mission_gym.vector.record import Limits, VectorOptions
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.workers import WorkersVec
-from waits import LONG_S, patience
+from timeouts import LONG_S, scale_timeout
+from toys import seed_of
+from vectors import assert_equal, own, play
 
 
 def build(plain: str) -> Any:
@@ -44,9 +45,9 @@ SPEC = probe(HARMLESS, "hazard")
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_CLOSE_S", patience(1.0))
+    monkeypatch.setattr(pool_module, "_CLOSE_S", scale_timeout(1.0))
     monkeypatch.setattr(pool_module, "_INSPECT_S", 0.05)
-    monkeypatch.setattr(AioVec, "grace_s", patience(0.5))
+    monkeypatch.setattr(AioVec, "grace_s", scale_timeout(0.5))
 
 
 def make(hazards: dict[int, Any], num_envs: int = 4, num_workers: int = 1, **limits: Any) -> WorkersVec:
@@ -175,7 +176,7 @@ def test_a_plain_environment_is_refused_with_threads_named() -> None:
 
 @pytest.mark.parametrize("kind", ["raise", "hang", "exit", "odd", "cancelled"])
 def test_a_fault_of_one_costs_its_episode_alone(kind: str, tmp_path: Path) -> None:
-    limits = {"timeout_s": patience(0.5)} if kind == "hang" else {}
+    limits = {"timeout_s": scale_timeout(0.5)} if kind == "hang" else {}
     with make({2: {"kind": kind, "once": str(tmp_path / "x")}}, **limits) as vec:
         batches = play(vec, 6)
         assert batches[2].valid.tolist() == [True, True, False, True]
@@ -224,7 +225,7 @@ WHERE = r"environment 2, seed 2000, episode 0, step 2: "
 )
 def test_every_fault_is_blamed_on_whose_it_is(kind: str, error: type[Exception], text: str) -> None:
     waits = kind in ("hang", "stubborn", "block")
-    limits: dict[str, Any] = {"timeout_s": patience(1.2)} if waits else {}
+    limits: dict[str, Any] = {"timeout_s": scale_timeout(1.2)} if waits else {}
     with make({2: {"kind": kind}}, max_restarts=0, **limits) as vec:
         with pytest.raises(error, match="(?s)" + text) as raised:
             play(vec, 5)
@@ -234,7 +235,7 @@ def test_every_fault_is_blamed_on_whose_it_is(kind: str, error: type[Exception],
 
 @pytest.mark.parametrize("kind", ["stubborn", "block", "kill"])
 def test_a_loop_that_is_lost_is_replaced(kind: str, tmp_path: Path) -> None:
-    limits = {} if kind == "kill" else {"timeout_s": patience(1.2)}
+    limits = {} if kind == "kill" else {"timeout_s": scale_timeout(1.2)}
     with make({2: {"kind": kind, "once": str(tmp_path / "x")}}, num_workers=2, **limits) as vec:
         batches = play(vec, 6)
         lost = batches[2]
@@ -255,9 +256,9 @@ def test_a_loop_process_that_somebody_kills() -> None:
 
 
 def test_a_reset_that_hangs_is_broken_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(record, "FIRST_TIMEOUT_S", patience(1.2))
+    monkeypatch.setattr(record, "FIRST_TIMEOUT_S", scale_timeout(1.2))
     hazard = {"kind": "reset hangs", "at": 0, "once": str(tmp_path / "x")}
-    with make({1: hazard}, timeout_s=patience(0.1)) as vec:
+    with make({1: hazard}, timeout_s=scale_timeout(0.1)) as vec:
         assert vec.reset().obs[0].tolist() == [[0, 0]] * 4
         assert vec.num_restarts == 0
 

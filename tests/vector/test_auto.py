@@ -17,7 +17,7 @@ from mission_gym.vector import pool
 from mission_gym.vector.backends import BACKENDS, load_backend, probe_in_child
 from mission_gym.vector.make_vec import choose_for_pace, make_vec
 from mission_gym.vector.record import Backend, Source
-from waits import patience
+from timeouts import scale_timeout
 
 
 class Waiting(gym.Env):
@@ -86,10 +86,7 @@ def test_environments_that_wait_and_compute_get_more_workers_than_cores() -> Non
     ],
 )
 def test_coroutines_share_event_loops_if_that_is_faster(
-    pace: tuple[float, float],
-    awaited: tuple[float, float],
-    num_envs: int,
-    expected: tuple[str, int],
+    pace: tuple[float, float], awaited: tuple[float, float], num_envs: int, expected: tuple[str, int]
 ) -> None:
     plain, other = (Pace(100, step_s, 0.1, share) for step_s, share in (pace, awaited))
     record, processes = choose(plain, num_envs, awaited=other)
@@ -186,7 +183,7 @@ def test_the_look_tells_waiting_from_computing() -> None:
 
 
 def test_a_step_longer_than_the_look_is_known_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "_CLOSE_S", patience(0.3))
+    monkeypatch.setattr(pool, "_CLOSE_S", scale_timeout(0.3))
     begun = time.monotonic()
     pace = look(VerySlow)
     assert pace is not None

@@ -15,7 +15,7 @@ from mission_gym.env.resume import pack_states, unpack_states
 from mission_gym.policy.sampling import draw_random
 from mission_gym.vector.batched import BatchedVec
 from mission_gym.vector.serial import SerialVec
-from told import FORMS
+from observation_toys import FORMS
 
 ACTIONS: list[tuple[str, dict[str, Any]]] = [
     ("action_toys:Throw", {}),
@@ -25,7 +25,7 @@ ACTIONS: list[tuple[str, dict[str, Any]]] = [
     ("action_toys:Guarded", {"form": "tuple"}),
     *[("action_toys:Couples", {"form": form}) for form in ("flat", "grid", "obs")],
 ]
-CASES = [("told:Told", {"form": form}) for form in FORMS] + ACTIONS
+CASES = [("observation_toys:Shown", {"form": form}) for form in FORMS] + ACTIONS
 FIELDS = ("env_ids", "reward", "terminated", "truncated", "valid", "mask", "ended", "final_mask")
 
 

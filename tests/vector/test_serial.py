@@ -5,8 +5,8 @@ from functools import partial
 import gymnasium as gym
 import numpy as np
 import pytest
-from hazards import Hazard
 
+from hazards import Hazard
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.resume import pack_states, unpack_states

@@ -22,11 +22,7 @@ from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
 from stage_toys import StagedVector
 
-KINDS = {
-    "serial": SerialVec,
-    "workers": WorkersVec,
-    "threads": partial(WorkersVec, kind=ThreadedVec),
-}
+KINDS = {"serial": SerialVec, "workers": WorkersVec, "threads": partial(WorkersVec, kind=ThreadedVec)}
 
 
 def make_stages(

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from hazards import Hazard
 
-from mission_gym.data import StepBatch
+from hazards import Hazard
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import (
@@ -38,8 +37,9 @@ from mission_gym.vector.record import Limits, Source, VectorOptions, WorkerExten
 from mission_gym.vector.serial import SerialVec
 from mission_gym.vector.threads import ThreadedVec
 from mission_gym.vector.workers import WorkersVec
-from seeds import seed_of
-from waits import LONG_S, is_alive, patience, wait_until
+from timeouts import LONG_S, is_alive, scale_timeout, wait_until
+from toys import seed_of
+from vectors import assert_equal, play
 
 SPEC = probe(Hazard, "hazard")
 
@@ -71,7 +71,7 @@ NO_RESTARTS = VectorOptions(limits=Limits(max_restarts=0))
 
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_CLOSE_S", patience(1.0))
+    monkeypatch.setattr(pool_module, "_CLOSE_S", scale_timeout(1.0))
     monkeypatch.setattr(pool_module, "_INSPECT_S", 0.05)
 
 
@@ -82,19 +82,6 @@ def make(hazards: dict[int, Any], num_envs: int = 4, num_workers: int = 2, **lim
     return WorkersVec(
         factories, SPEC, num_envs, seed_of, VectorOptions(num_workers=num_workers, limits=Limits(**limits))
     )
-
-
-def play(vec: WorkersVec, steps: int) -> list[StepBatch]:
-    vec.reset()
-    return [own(vec.step(np.arange(vec.num_envs) % 2)) for _ in range(steps)]
-
-
-def own(batch: StepBatch) -> StepBatch:
-    """A copy that later steps leave alone."""
-    for name in ("reward", "terminated", "truncated", "valid"):
-        setattr(batch, name, getattr(batch, name).copy())
-    batch.obs = tuple(leaf.copy() for leaf in batch.obs)
-    return batch
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "toys:DictMask"])
@@ -124,15 +111,6 @@ def test_equal_actions_give_equal_transitions(env: str, num_workers: int) -> Non
                 for leaf, other in zip(mine.obs, theirs.obs, strict=True):
                     np.testing.assert_array_equal(leaf[np.argsort(mine.env_ids)], other[order])
                 mine, theirs = one.restore(one.state())[0], two.restore(two.state())[0]
-
-
-def assert_equal(mine: StepBatch, theirs: StepBatch) -> None:
-    for name in ("env_ids", "reward", "terminated", "truncated", "valid", "ended", "mask", "final_mask"):
-        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
-    for name in ("obs", "final_obs"):
-        for leaf, other in zip(getattr(mine, name), getattr(theirs, name), strict=True):
-            np.testing.assert_array_equal(leaf, other, err_msg=name)
-    assert mine.episodes == theirs.episodes
 
 
 def test_rows_are_split_in_whole_units() -> None:
@@ -170,7 +148,7 @@ def test_a_dead_worker_is_replaced_and_only_its_episodes_are_lost(kind: str, tmp
 
 @pytest.mark.parametrize("kind", ["hang", "stop"])
 def test_a_silent_worker_is_replaced(kind: str, tmp_path: Path) -> None:
-    with make({1: {"kind": kind, "once": str(tmp_path / "x")}}, timeout_s=patience(0.5)) as vec:
+    with make({1: {"kind": kind, "once": str(tmp_path / "x")}}, timeout_s=scale_timeout(0.5)) as vec:
         batches = play(vec, 5)
     assert batches[2].valid.tolist() == [False, False, True, True]
     assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
@@ -188,7 +166,7 @@ def test_a_silent_worker_is_replaced(kind: str, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_beyond_its_restarts_the_failure_is_told_in_full(kind: str, error: type, match: str) -> None:
-    timeout_s = patience(0.4) if kind == "hang" else LONG_S
+    timeout_s = scale_timeout(0.4) if kind == "hang" else LONG_S
     with make({1: {"kind": kind}}, max_restarts=1, timeout_s=timeout_s) as vec:
         with pytest.raises(error, match=match) as caught:
             play(vec, 8)
@@ -348,14 +326,14 @@ def test_texts_that_can_not_be_read_are_met_everywhere() -> None:
 
 @pytest.mark.parametrize("kind", ["close hangs", "close exits"])
 def test_a_close_that_never_returns_hides_no_spec(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_CLOSE_S", patience(0.3))
+    monkeypatch.setattr(pool_module, "_CLOSE_S", scale_timeout(0.3))
     spec, pace = probe_in_worker(Source("hazard", partial(Hazard, kind=kind), options=NO_RESTARTS), 0.05)
     assert spec == SPEC
     assert pace is not None
 
 
 def test_a_close_that_never_returns_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_CLOSE_S", patience(0.3))
+    monkeypatch.setattr(pool_module, "_CLOSE_S", scale_timeout(0.3))
     with pytest.raises(EnvContractError, match="the map file is missing"):
         probe_in_worker(Source("hazard", partial(Hazard, kind="reset, close hangs")))
 
@@ -483,7 +461,7 @@ def test_with_threads_at_the_pipes_as_on_windows(tmp_path: Path, monkeypatch: py
     assert batches[2].valid.tolist() == [False, False, True, True]
     assert batches[4].obs[0][:, 0].tolist() == [2, 2, 5, 5]
     with (
-        make({1: {"kind": "hang"}}, timeout_s=patience(0.4), max_restarts=0) as vec,
+        make({1: {"kind": "hang"}}, timeout_s=scale_timeout(0.4), max_restarts=0) as vec,
         pytest.raises(WorkerTimeout),
     ):
         play(vec, 5)

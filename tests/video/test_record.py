@@ -13,7 +13,7 @@ from mission_gym.run.open import open_run
 from mission_gym.store.resolve import find_run
 from mission_gym.video.play import render_frame
 from mission_gym.video.record import join_videos, play_frames, write_video
-from waits import patience
+from timeouts import scale_timeout
 
 TOY = "toys:Identity"
 
@@ -64,10 +64,7 @@ def test_record_writes_a_gif_of_several_sampled_episodes(runs, tmp_path):
             r"'video.avi' has an unknown ending; videos end in .gif, .mp4, .html [--out]",
         ),
         (["pole", "--out", "nowhere/video.gif"], "the folder nowhere does not exist"),
-        (
-            ["pole", "--out", "video.html"],
-            "CartPole-v1 has no pages: it needs a method make_page()",
-        ),
+        (["pole", "--out", "video.html"], "CartPole-v1 has no pages: it needs a method make_page()"),
         (
             ["pole", "--out", "video.html", "--episodes", "2"],
             "episodes=2 is not possible: a page replays one episode; use 1 [--episodes]",
@@ -136,7 +133,7 @@ HAZARD = "mission_gym_bench.faults.hazard:Hazard"
 )
 def test_a_broken_environment_ends_a_recording_with_one_message(kind, code, message, tmp_path, capsys):
     values = {"kind": kind, "place": "render", "after": 3}
-    timeout_s = patience(2.0) if kind == "hang" else 60.0
+    timeout_s = scale_timeout(2.0) if kind == "hang" else 60.0
     sizes = {"n_envs": 2, "n_steps_per_env": 32, "timesteps": 64, "eval_freq": 0, "tensorboard": False}
     mg.train(HAZARD, env_kwargs=values, env_timeout=timeout_s, run_name="h", runs_dir=str(tmp_path), **sizes)
     capsys.readouterr()

@@ -62,9 +62,9 @@ def measure_faults(*, full: bool) -> list[Row]:
 
 def find_toys() -> Path:
     """Return the folder of the toy environments; UsageError if this is not a checkout."""
-    folder = Path(mission_gym.__file__).parents[2] / "tests"
+    folder = Path(mission_gym.__file__).parents[2] / "tests" / "support"
     if not (folder / "toys.py").is_file():
-        raise UsageError("bench faults needs a checkout of the project: tests/toys.py is missing")
+        raise UsageError("bench faults needs a checkout of the project: tests/support/toys.py is missing")
     return folder
 
 

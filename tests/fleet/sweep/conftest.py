@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from sweepers import Sweepers
+
+from sweep_jobs import Sweepers
 
 
 @pytest.fixture

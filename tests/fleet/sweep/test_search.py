@@ -15,14 +15,14 @@ import psutil
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from sweepers import Sweepers
 
 from mission_gym.cli.main import main
 from mission_gym.run.config import resolve
 from mission_gym.store.files import read_json
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.sweeps import STUDY, Axis, StartingPoint, find_driver, read_sweep, write_sweep
-from waits import LONG_S, wait_until
+from sweep_jobs import Sweepers
+from timeouts import LONG_S, wait_until
 
 
 def work(group: GroupDir) -> int:

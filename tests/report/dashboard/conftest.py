@@ -7,7 +7,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hand_runs import HandRun, Server
+
+from dashboard_runs import HandRun, Server
 
 
 @pytest.fixture

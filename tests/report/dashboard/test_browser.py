@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_runs import HandRun, Server, make_row
 
+from dashboard_runs import HandRun, Server, make_row
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
-from waits import LONG_S
+from timeouts import LONG_S
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_runs import HandRun
 
+from dashboard_runs import HandRun
 from mission_gym.report.dashboard import index as index_module
 from mission_gym.report.dashboard.index import Index
 from mission_gym.store import lock

@@ -15,7 +15,7 @@ import pytest
 import mission_gym as mg
 from mission_gym.errors import UsageError
 from mission_gym.report.dashboard.guard import keep_token
-from waits import is_alive, wait_until
+from timeouts import is_alive, wait_until
 
 
 def test_a_cell_shows_it_and_close_ends_it(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from hand_runs import make_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dashboard_runs import make_row
 from mission_gym.report.dashboard import rows as rows_module
 from mission_gym.report.dashboard.rows import find_last, make_columns, read_added, read_first, read_part
 from mission_gym.store.tables import MetricsLog

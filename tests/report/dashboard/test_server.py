@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hand_runs import HandRun, Server, make_row
 
 import mission_gym as mg
+from dashboard_runs import HandRun, Server, make_row
 from mission_gym.cli.main import main
 from mission_gym.errors import UsageError
 from mission_gym.report.dashboard.guard import is_loopback, keep_token

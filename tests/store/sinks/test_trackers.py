@@ -27,7 +27,7 @@ from mission_gym.store.sinks import SinkContext, check_installed, list_trackers,
 from mission_gym.store.sinks import tracker as tracker_module
 from mission_gym.store.sinks.tracker import RunInfo, StepRow, Tracker
 from mission_gym.store.tables import MetricsLog
-from waits import LONG_S
+from timeouts import LONG_S
 
 SMALL = {
     "n_envs": 2,

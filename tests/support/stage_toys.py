@@ -15,6 +15,16 @@ from gymnasium.vector.utils import batch_space
 from mission_gym.data import Array
 from toys import Reset, Step, Toy
 
+# For six updates with 12 episodes of 5 steps each: both moves come in the middle of the run.
+STAGES = {
+    "earlier": 0.3,
+    "stages": [
+        {"kwargs": {"bots": 1}, "until": {"metric": "won>=0.3", "episodes": 14}},
+        {"kwargs": {"bots": 1}, "options": {"level": 4}, "until": {"steps": 128}},
+        {"kwargs": {"bots": 3}, "options": {"level": 1}},
+    ],
+}
+
 
 class Staged(Toy):
     """Shows its argument `bots`, the option `level` and a number drawn from its seed; won by a last 1."""

@@ -19,6 +19,11 @@ Reset = tuple[Any, dict[str, Any]]
 Fault = Literal["raise", "reset", "nan", "shape", "no_action", "space", "constructor"]
 
 
+def seed_of(env_id: int, episode: int) -> int:
+    """Seeds of episodes. They are here since a worker imports the module of a function that it gets."""
+    return 1000 * env_id + episode
+
+
 class Toy(gym.Env[Any, Any]):
     """What the toys share: a step count and episodes of a fixed length."""
 
@@ -160,10 +165,7 @@ class DictMask(Toy):
             {
                 "camera": spaces.Box(0, 255, (16, 16, 1), np.uint8),
                 "body": spaces.Dict(
-                    {
-                        "pose": spaces.Box(-np.inf, np.inf, (3,), np.float32),
-                        "switches": spaces.MultiBinary(2),
-                    }
+                    {"pose": spaces.Box(-np.inf, np.inf, (3,), np.float32), "switches": spaces.MultiBinary(2)}
                 ),
                 "colour": spaces.Discrete(3),
             }
@@ -373,3 +375,23 @@ class Faulty(Toy):
         if self.fail == "raise" and self.is_due(self.steps + 1):
             raise RuntimeError("the simulator fell over")
         return self.advance(0.0)
+
+
+class StepCount(gym.Env[Any, Any]):
+    """Its step count is the reward, and fills an observation of the given shape; 100 steps."""
+
+    def __init__(self, shape: tuple[int, ...] = (2,), dtype: type = np.float32) -> None:
+        self.observation_space = spaces.Box(0, 255, shape, dtype)
+        self.action_space = spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return self.observe(), {}
+
+    def observe(self) -> Any:
+        return np.full(self.observation_space.shape, self.steps, self.observation_space.dtype)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self.observe(), float(self.steps), False, self.steps >= 100, {}

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import Edit, Literal, Put, apply
-from readers import PLANNED, READERS, SEARCHED, Kind, resolve_planned
 
 import mission_gym as mg
+from fuzz_damage import Edit, Literal, Put, apply
+from fuzz_readers import PLANNED, READERS, SEARCHED, Kind, resolve_planned
 from mission_gym.check.repro import write_bundle
 from mission_gym.cli.main import main
 from mission_gym.env.factory import EnvRequest
@@ -38,7 +38,7 @@ from mission_gym.store.sweeps import Candidate, Question, SweepRecord, write_swe
 from mission_gym_bench.faults.trust import sign
 from mission_gym_missions.capture.scenario import SHIPPED as LEVELS
 from mission_gym_missions.placement.rules import SHIPPED as RULES
-from waits import LONG_S, patience
+from timeouts import LONG_S, scale_timeout
 
 LIMIT_S = 60.0  # of computing in one reading: most take a tenth of a second, some compile a kernel
 MEMORY_BYTES = 4 << 30  # that a reading may take beside what is there
@@ -278,7 +278,7 @@ def watchdog(what: str) -> Iterator[None]:
         raise _Hang
 
     # By the time that it computes, which a busy machine does not lengthen; a mere wait is found later.
-    wait_s = patience(LONG_S)
+    wait_s = scale_timeout(LONG_S)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     before = {number: signal.signal(number, strike) for number in (signal.SIGPROF, signal.SIGALRM)}

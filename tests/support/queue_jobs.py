@@ -18,7 +18,7 @@ import pytest
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import Supervisor
 from mission_gym.store.groups import GroupDir, Job, JobRequest
-from waits import LONG_S
+from timeouts import LONG_S
 
 _SCRIPT = """#!{python}
 import json, os, signal, sys, time

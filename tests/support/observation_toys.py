@@ -1,4 +1,4 @@
-"""A toy that tells a number from 0 to 3 in any form an observation can have: `told:Told` with form=words."""
+"""A toy that shows a number from 0 to 3 in any form of observation: `Shown` with form=words."""
 
 from __future__ import annotations
 
@@ -78,11 +78,7 @@ def _picture(rng: Rng, answer: int, shape: tuple[int, ...], high: float, dtype: 
 
 
 ELEMENT = spaces.Dict(
-    {
-        "kind": spaces.Discrete(4),
-        "size": spaces.Box(0.0, 10.0, (1,), np.float32),
-        "name": spaces.Text(8),
-    }
+    {"kind": spaces.Discrete(4), "size": spaces.Box(0.0, 10.0, (1,), np.float32), "name": spaces.Text(8)}
 )
 SENTENCE = spaces.Text(80, charset="".join(map(chr, range(32, 127))))
 FORMS: dict[str, tuple[gym.Space[Any], Callable[[Rng, int], Any]]] = {
@@ -121,11 +117,11 @@ FORMS: dict[str, tuple[gym.Space[Any], Callable[[Rng, int], Any]]] = {
 }
 
 
-class Told(Toy):
-    """Reward 1 for the number that is told; 20 steps. Nothing else helps: who can't read gets 5."""
+class Shown(Toy):
+    """Reward 1 for the number that is shown; 20 steps. A policy that ignores it gets 5."""
 
     def __init__(self, form: str = "words") -> None:
-        self.observation_space, self._tell = FORMS[form]
+        self.observation_space, self._show = FORMS[form]
         self.action_space = spaces.Discrete(4)
         self.answer = 0
 
@@ -133,10 +129,10 @@ class Told(Toy):
         self.answer = int(self.np_random.integers(4))
 
     def observe(self) -> Any:
-        told = self._tell(self.np_random, self.answer)
+        shown = self._show(self.np_random, self.answer)
         if isinstance(self.observation_space, spaces.Dict):
-            return {"mission": told, "noise": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
-        return told
+            return {"mission": shown, "noise": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
+        return shown
 
     def step(self, action: Any) -> Step:
         reward = float(action == self.answer)

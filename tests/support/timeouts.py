@@ -2,7 +2,7 @@
 
 A wait for what must happen ends with its event, so it may be long: `LONG_S`. A limit that is meant to strike
 (a hang) is waited out, so it is short on a quiet machine; but healthy processes must keep it on a busy one,
-so it grows there: `patience(seconds)`.
+so it grows there: `scale_timeout(seconds)`.
 """
 
 import os
@@ -32,7 +32,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def patience(seconds: float) -> float:
+def scale_timeout(seconds: float) -> float:
     """What a limit of `seconds` on a quiet machine should be here and now."""
     global _last
     if time.monotonic() - _last[0] > _FRESH_S:

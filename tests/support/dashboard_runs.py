@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from mission_gym.store.evals import write_eval
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
-from waits import LONG_S
+from timeouts import LONG_S
 
 
 class Answer(NamedTuple):

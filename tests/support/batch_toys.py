@@ -1,4 +1,4 @@
-"""Toys side by side as a vector environment with a state: `batch_toys:make_many` with toy=told:Told."""
+"""Toys side by side as a vector environment with a state: `batch_toys:make_many` with a toy."""
 
 from __future__ import annotations
 
