@@ -335,4 +335,4 @@ def _measure_memory() -> Row:
         vec.reset(seed=0)
         step_for(vec.step, 8, 0.2)
         size = mean_memory(vec.inner.pids())
-    return make_row("memory of a CartPole worker, keeper included", size and size / 1e6, "MB PSS")
+    return make_row("memory of a CartPole worker, subreaper included", size and size / 1e6, "MB PSS")

@@ -44,7 +44,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         "100,000 steps", "victory >= 0.8 over 200 episodes or 300,000 steps", "None",
     ]  # fmt: skip
     assert str(made.stages[2].back) == "victory < 0.2 over 100 episodes"
-    assert made.place(1) == f"{tmp_path}/bots.yaml, line 4"
+    assert made.location(1) == f"{tmp_path}/bots.yaml, line 4"
     assert [made.find(text) for text in ("last", "1", "crowd", "4", "0", "crowds")] == [
         2,
         0,

@@ -113,16 +113,16 @@ class Curriculum(_CurriculumModel):
     name: str = ""
     earlier: float = Field(0.0, ge=0, lt=1)  # share of episodes from earlier stages, all equally likely
     stages: tuple[Stage, ...] = Field(min_length=1, max_length=_MAX_STAGES)
-    _places: tuple[str, ...] = PrivateAttr(())  # the location of each stage, if it was read from a file
+    _locations: tuple[str, ...] = PrivateAttr(())  # the location of each stage, if it was read from a file
 
     @property
     def labels(self) -> list[str]:
         """What each stage is called: its name, or else its arguments."""
         return [_label(stage, number) for number, stage in enumerate(self.stages, 1)]
 
-    def place(self, stage: int) -> str:
+    def location(self, stage: int) -> str:
         """The location of a stage, for messages."""
-        return self._places[stage] if self._places else f"curriculum {self.name}".rstrip()
+        return self._locations[stage] if self._locations else f"curriculum {self.name}".rstrip()
 
     def find(self, text: str) -> int | None:
         """The index of the stage that `last`, a number from 1 or a label names; None if there is none."""
@@ -191,13 +191,13 @@ def _check(tree: YamlTree, name: str) -> Curriculum:
     if read is None:
         raise ConfigError(list(dict.fromkeys(problems)))
     for key, problem in _find_problems(read):
-        place = tree.place(("stages", *key))
-        problems.append(f"{problem} [{place}]" if place else problem)
+        location = tree.location(("stages", *key))
+        problems.append(f"{problem} [{location}]" if location else problem)
     if problems:
         raise ConfigError(problems)
     made = read if read.name else read.model_copy(update={"name": name})
-    places = tuple(tree.place(("stages", number)) for number in range(len(made.stages)))
-    made._places = places if all(places) else ()
+    locations = tuple(tree.location(("stages", number)) for number in range(len(made.stages)))
+    made._locations = locations if all(locations) else ()
     return made
 
 

@@ -154,19 +154,19 @@ class YamlTree:
     """The values of a file, and the location of each key as `file, line n`."""
 
     value: Any = None
-    places: dict[Key, str] = field(default_factory=dict)
+    locations: dict[Key, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    def place(self, key: Key) -> str:
+    def location(self, key: Key) -> str:
         """The location of a key, or of its nearest parent that has one."""
-        while key not in self.places and key:
+        while key not in self.locations and key:
             key = key[:-1]
-        return self.places.get(key, "")
+        return self.locations.get(key, "")
 
 
 def read_tree(path: Path) -> YamlTree:
     """Read a file; syntax errors are collected in `problems`."""
-    tree = YamlTree(places={(): f"{path}, line 1"})
+    tree = YamlTree(locations={(): f"{path}, line 1"})
     try:
         text = _read_text(path)
         check_yaml(text)
@@ -211,8 +211,8 @@ def _explain(detail: Any, tree: YamlTree, model: Any) -> str:
 
 
 def _at(tree: YamlTree, key: Key) -> str:
-    place = tree.place(key)
-    return f" [{place}]" if place else ""
+    location = tree.location(key)
+    return f" [{location}]" if location else ""
 
 
 def _list_names(model: Any, key: Key) -> Iterable[str]:
@@ -225,20 +225,20 @@ def _list_names(model: Any, key: Key) -> Iterable[str]:
 
 
 def _build(node: yaml.Node, key: Key, path: Path, tree: YamlTree) -> Any:
-    tree.places.setdefault(key, f"{path}, line {node.start_mark.line + 1}")
+    tree.locations.setdefault(key, f"{path}, line {node.start_mark.line + 1}")
     if isinstance(node, yaml.SequenceNode):
         return [_build(item, (*key, index), path, tree) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         built: dict[Any, Any] = {}
         for name_node, item in node.value:
-            place = f"{path}, line {name_node.start_mark.line + 1}"
+            location = f"{path}, line {name_node.start_mark.line + 1}"
             if not isinstance(name_node, yaml.ScalarNode):
-                tree.problems.append(f"a key is a list or a mapping; write a text [{place}]")
+                tree.problems.append(f"a key is a list or a mapping; write a text [{location}]")
                 continue
             name = Loader("").construct_object(name_node)
             if name in built:
-                tree.problems.append(f"key {name!r} is there twice; keep one of them [{place}]")
-            tree.places[(*key, name)] = place
+                tree.problems.append(f"key {name!r} is there twice; keep one of them [{location}]")
+            tree.locations[(*key, name)] = location
             built[name] = _build(item, (*key, name), path, tree)
         return built
     return Loader("").construct_object(node)

@@ -104,7 +104,7 @@ class _Reader:
         self.variants: dict[str, JobVariant] = {}
 
     def add_problem(self, problem: str, key: Key) -> None:
-        self.problems.append(f"{problem} [{self.tree.place(key)}]")
+        self.problems.append(f"{problem} [{self.tree.location(key)}]")
 
     def read(self, check: Check) -> None:
         top = self.tree.value
@@ -143,7 +143,7 @@ class _Reader:
         for variant in self.variants.values():
             for name in (name_member(variant.name, seed) for seed in variant.seeds):
                 if name in found:
-                    first = self.tree.place(found[name].key)
+                    first = self.tree.location(found[name].key)
                     problem = f"the run name {name!r} is used twice, first in {first}; rename one job"
                     self.add_problem(problem, variant.key)
                 if len(f"{self.name}-{name}") > _NAME_CHARS:
@@ -172,7 +172,7 @@ class _Reader:
         for choice in self._read_grid(settings.get("grid"), name, key):
             variant = name_variant(name, choice)
             if variant in self.variants:
-                first = self.tree.place((*self.variants[variant].key, "name"))
+                first = self.tree.location((*self.variants[variant].key, "name"))
                 problem = f"job {variant!r} is defined twice, first in {first}; rename one"
                 self.add_problem(problem, (*key, "name"))
                 continue
@@ -215,7 +215,7 @@ class _Reader:
     def _read_grid(self, grid: Any, name: Any, key: Key) -> Iterator[dict[str, Any]]:
         """Every choice of a grid; one empty choice without a grid, or if it is wrong."""
         own: Key = (*key, "grid")
-        at = own if own in self.tree.places else ("grid",)
+        at = own if own in self.tree.locations else ("grid",)
         lists = list(grid.values()) if isinstance(grid, dict) else []
         is_grid = isinstance(grid, dict) and all(isinstance(each, list) and each for each in lists)
         if is_grid:
@@ -239,11 +239,11 @@ class _Reader:
         given = settings.get("seeds")
         if given is None:
             return (None,)
-        places: tuple[Key, ...] = ((*key, "seeds"), ("defaults", "seeds"), ("seeds",))
-        at = next(place for place in places if place in self.tree.places)
+        locations: tuple[Key, ...] = ((*key, "seeds"), ("defaults", "seeds"), ("seeds",))
+        at = next(location for location in locations if location in self.tree.locations)
         first = values.get("seed", 0)
         try:
-            return parse_seeds(given, first if type(first) is int else 0, self.tree.place(at))
+            return parse_seeds(given, first if type(first) is int else 0, self.tree.location(at))
         except UsageError as error:
             self.problems.append(str(error))
             return (None,)
@@ -265,8 +265,8 @@ class _Reader:
             self.add_problem(f"job {variant.name!r}: {_FLAG.sub('', problem)}", self._find_key(variant, name))
 
     def _find_key(self, variant: JobVariant, name: str) -> Key:
-        """The place of a job's value in the file."""
+        """The location of a job's value in the file."""
         keys: tuple[Key, ...] = (
             (*variant.key, name), (*variant.key, "grid", name), ("grid", name), ("defaults", name),
         )  # fmt: skip
-        return next((key for key in keys if key in self.tree.places), variant.key)
+        return next((key for key in keys if key in self.tree.locations), variant.key)

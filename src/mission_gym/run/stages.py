@@ -116,7 +116,7 @@ def _join(curriculum: Curriculum, wrong: dict[int, MissionGymError]) -> MissionG
     if len({str(error) for error in wrong.values()}) == 1 and len(wrong) == len(curriculum.stages):
         return next(iter(wrong.values()))
     problems = [
-        f"stage {number + 1} ({curriculum.labels[number]}): {wrong[number]} [{curriculum.place(number)}]"
+        f"stage {number + 1} ({curriculum.labels[number]}): {wrong[number]} [{curriculum.location(number)}]"
         for number in sorted(wrong)
     ]
     kinds = [type(error) for error in wrong.values() if not isinstance(error, UsageError)]
@@ -137,7 +137,7 @@ def check_metrics(curriculum: Curriculum, spec: EnvSpec) -> None:
             problems.append(
                 f"{kind} of stage {number + 1}: {compared.name!r} is not a metric{hint}; use one of"
                 f" {', '.join(known)} (metadata['outcomes'] declares outcomes), or episode/NAME for a value"
-                f" in info['episode_metrics'] [{curriculum.place(number)}]"
+                f" in info['episode_metrics'] [{curriculum.location(number)}]"
             )
     if problems:
         raise ConfigError(problems)

@@ -158,7 +158,7 @@ def load_scenario(level: str = "normal", config_dir: str | Path | None = None) -
     scenario = Scenario(name=level, level=read_level, units=units, reward=dict(reward))
     found = list(_find_problems(scenario)) or list(_find_misplaced(scenario))
     if found:
-        raise ConfigError([f"{text} [{level_tree.place(key)}]" for key, text in found])
+        raise ConfigError([f"{text} [{level_tree.location(key)}]" for key, text in found])
     return scenario
 
 
@@ -168,23 +168,23 @@ def _apply_changes(level: YamlTree, units: YamlTree, reward: YamlTree, problems:
     for name, tree in (("units", units), ("reward", reward)):
         if not isinstance(tree.value, dict):
             kind = type(tree.value).__name__
-            problems.append(f"the file contains a {kind}; it must map names to values [{tree.place(())}]")
+            problems.append(f"the file contains a {kind}; it must map names to values [{tree.location(())}]")
             tree.value = {}
         changed = changes.get(name, {}) if isinstance(changes, dict) else {}
         if not isinstance(changed, dict):
-            problems.append(f"changes.{name} must map names to values [{level.place(('changes', name))}]")
+            problems.append(f"changes.{name} must map names to values [{level.location(('changes', name))}]")
             continue
         for unknown in sorted(set(map(str, changed)) - set(map(str, tree.value))):
             problems.append(
                 f"changes.{name} names {unknown!r}, which is not in {name}.yaml"
                 f"{nearest(unknown, map(str, tree.value))}; correct the name "
-                f"[{level.place(('changes', name, unknown))}]"
+                f"[{level.location(('changes', name, unknown))}]"
             )
         known = {key: value for key, value in changed.items() if key in tree.value}
         _merge(tree.value, known)
         prefix: Key = ("changes", name)
-        tree.places |= {
-            key[2:]: place for key, place in level.places.items() if key[:2] == prefix and key[2:]
+        tree.locations |= {
+            key[2:]: location for key, location in level.locations.items() if key[:2] == prefix and key[2:]
         }
 
 
