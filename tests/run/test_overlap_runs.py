@@ -36,7 +36,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., RunDir]:
 def test_a_branch_may_turn_overlap_on(tmp_path: Path, straight: Callable[..., RunDir]) -> None:
     parent = straight("CartPole-v1", overlap="off")
     flags = ["--overlap", "on", "--timesteps", "512", "--runs-dir", str(tmp_path)]
-    assert main(["branch", str(parent.path), *flags]) == 0
+    assert main(["branch", f"{parent.path}@last", *flags]) == 0
     (child,) = list_runs(tmp_path)
     lags = [row["train/lag"] for row in rows(child) if row["event"] == "progress"]
     assert lags == [0, 1]
