@@ -90,5 +90,5 @@ def test_what_a_cluster_can_not_do_is_one_message(tmp_path):
     run = mg.train("CartPole-v1", vector="workers", runs_dir=str(tmp_path), **HOW)
     with pytest.raises(RunStateError, match=r"is not on a Ray cluster \(vector=workers\).*\[--ray-address\]"):
         go_on(Path(run.path), timesteps=5000, ray_address="auto")
-    with pytest.raises(ConfigError, match=r"ray_address=auto is not used: this backend runs on this machine"):
+    with pytest.raises(ConfigError, match="ray_address=auto is not used: this backend uses only this"):
         mg.train("CartPole-v1", vector="serial", ray_address="auto", runs_dir=str(tmp_path))

@@ -154,7 +154,7 @@ def test_an_address_without_a_cluster_is_refused_before_a_group_is_made(
     assert main(["jobs", "run", "ours.yaml", "--on", "ray", "--ray-address", "127.0.0.1:9"]) == 2
     assert "no Ray cluster answers at 127.0.0.1:9" in capsys.readouterr().err
     assert main(["jobs", "run", "ours.yaml", "--ray-address", "auto"]) == 2
-    assert "ray_address is for --on ray" in capsys.readouterr().err
+    assert "ray_address needs --on ray" in capsys.readouterr().err
     assert not Path("runs").exists()
 
 
