@@ -201,6 +201,23 @@ def test_a_bf16_run_is_exact_and_begins_each_update_with_ratio_one(tmp_path: Pat
         np.testing.assert_array_equal(last_policy(run)[name], array, err_msg=name)
 
 
+def test_a_device_on_which_every_setup_fails_is_refused_with_the_causes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(setups, "_measured", {})
+    resolved = resolve("CartPole-v1", SMALL | {"device": "cuda"})
+    spec = open_environment(resolved.config, {}).spec
+
+    def measure(setup: LearnerSetup) -> float:
+        raise RuntimeError(f"no kernel image for {setup.precision}")
+
+    tried = [LearnerSetup("cuda", "torch", precision) for precision in ("float32", "bf16")]
+    with pytest.raises(ConfigError, match=r"device=cuda is not possible: .*for float32; .*for bf16; use cpu"):
+        setups.measure_setups(tried, resolved.config, spec, measure)
+    assert not setups.find_measured(resolved.config, spec)  # the next attempt measures again
+
+
 @pytest.mark.parametrize(("loads", "num_updates"), [(True, 2), (False, 1)])
 def test_a_long_update_is_timed_again_if_it_loaded_libraries(
     loads: bool, num_updates: int, monkeypatch: pytest.MonkeyPatch

@@ -49,33 +49,14 @@ def start_run(resolved: Resolved, listener: Listener, source: EnvSource = None) 
             listener({"event": "note", "message": message})
 
     prepared = prepare_run(resolved, source, say)
-    with begin(prepared, listener, source=source) as session:
+    with ExitStack() as stack:
+        resolved, notes = hold_seed(prepared.resolved, stack)
+        prepared = prepared._replace(resolved=resolved, notes=[*prepared.notes, *notes])
+        session = stack.enter_context(begin(prepared, listener, source=source))
         yield session
     rate, tuned = session.rate, prepared.tuned
     if tuned is not None and tuned.key and rate.training is not None and rate.is_reliable:
         note_rate(tuned.key, rate.training)
-
-
-@contextmanager
-def begin(
-    prepared: Prepared,
-    listener: Listener,
-    *,
-    source: EnvSource,
-    parentage: Lineage | None = None,
-    start: int = 0,
-    inspect: Callable[[Learner], None] = lambda learner: None,
-) -> Iterator[Session]:
-    """Make the folder of a run and everything in it, up to the first step.
-
-    start: the step of the parent. inspect: may refuse the learner before there is a folder. A start that
-    fails leaves no folder, unless it holds the repro bundle of an environment's failure.
-    """
-    with ExitStack() as held:
-        resolved, chosen = hold_seed(prepared.resolved, held)
-        prepared = prepared._replace(resolved=resolved, notes=[*prepared.notes, *chosen])
-        with _begin(prepared, listener, source, parentage or Lineage("", ""), start, inspect) as session:
-            yield session
 
 
 def hold_seed(resolved: Resolved, stack: ExitStack) -> tuple[Resolved, list[str]]:
@@ -103,14 +84,20 @@ def hold_seed(resolved: Resolved, stack: ExitStack) -> tuple[Resolved, list[str]
 
 
 @contextmanager
-def _begin(
+def begin(
     prepared: Prepared,
     listener: Listener,
+    *,
     source: EnvSource,
-    parentage: Lineage,
-    start: int,
-    inspect: Callable[[Learner], None],
+    parentage: Lineage | None = None,
+    start: int = 0,
+    inspect: Callable[[Learner], None] = lambda learner: None,
 ) -> Iterator[Session]:
+    """Make the folder of a run and everything in it, up to the first step.
+
+    start: the step of the parent. inspect: may refuse the learner before there is a folder. A start that
+    fails leaves no folder, unless it holds the repro bundle of an environment's failure.
+    """
     environment, resolved, notes, tuned = prepared
     config, spec = resolved.settled, environment.spec
     check_outcome(config, spec)
@@ -132,7 +119,7 @@ def _begin(
             announce_run(run.path)
             environment = environment.with_files(copy_files(run, files), config, source)
             lineage = replace(
-                parentage,
+                parentage or Lineage("", ""),
                 env_signature=spec.signature,
                 readings=list_readings(spec),
                 folder=os.getcwd(),
