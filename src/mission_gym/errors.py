@@ -35,14 +35,16 @@ class WrongType(UsageError, TypeError):
 
 
 class TrustError(UsageError):
-    """A run or a config file names code that the user has not allowed; `line` records the permission."""
+    """A run or a config file names code that the user has not allowed; `line` records the permission.
 
-    def __init__(self, what: str, line: str) -> None:
-        super().__init__(what, line)
-        self.what, self.line = what, line
+    done: how much of the code has already been run."""
+
+    def __init__(self, what: str, line: str, done: str = "nothing was run") -> None:
+        super().__init__(what, line, done)
+        self.what, self.line, self.done = what, line, done
 
     def __str__(self) -> str:
-        return f"{self.what}; nothing was run; review it, then allow it with --trust (in Python trust=True)"
+        return f"{self.what}; {self.done}; review it, then allow it with --trust (in Python trust=True)"
 
 
 class ConfigError(UsageError):

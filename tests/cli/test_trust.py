@@ -104,6 +104,71 @@ def test_code_inside_the_run_is_never_run(stranger, tmp_path, capfd, monkeypatch
     expect_refusals(stranger, capfd, canary, "code inside a run", extra=["--trust"])
 
 
+CLASS = """
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+
+class Env(CartPoleEnv):
+    pass
+"""
+
+
+def test_a_dotted_name_into_a_run_is_never_run(stranger, tmp_path, capfd, monkeypatch):
+    canary = tmp_path / "canary"
+    monkeypatch.chdir(tmp_path)
+    (stranger / "env").mkdir(exist_ok=True)
+    (stranger / "env" / "evil.py").write_text(TOUCH.format(canary=str(canary)) + CLASS)
+    edit(stranger, env_id=f"runs.{stranger.name}.env.evil:Env")
+    expect_refusals(stranger, capfd, canary, "code inside a run", extra=["--trust"])
+    (stranger / "__init__.py").write_text("")
+    monkeypatch.chdir(stranger.parent)
+    edit(stranger, env_id=f"{stranger.name}.env.evil:Env")
+    expect_refusals(stranger, capfd, canary, "code inside a run", extra=["--trust"])
+
+
+def test_a_run_that_is_opened_from_inside_shadows_nothing(stranger, tmp_path, monkeypatch):
+    canary = tmp_path / "canary"
+    for name in ("numpy", "psutil", "queue", "cloudpickle"):
+        (stranger / f"{name}.py").write_text(TOUCH.format(canary=str(canary)))
+    monkeypatch.chdir(stranger)
+    for args in (["eval", ".", "--episodes", "1"], ["record", "."]):
+        code = f"import sys; sys.path.remove(''); from mission_gym.cli.main import main; main({args!r})"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        assert not canary.exists(), args
+
+
+def test_classes_of_the_benchmarks_and_recorders_need_leave(stranger, tmp_path, capfd):
+    canary = tmp_path / "canary"
+    hazard = {"kind": "background process", "once": str(canary), "pids": str(tmp_path / "pids")}
+    edit(stranger, env_id="mission_gym_bench.faults.hazard:Hazard", env_kwargs=hazard)
+    expect_refusals(stranger, capfd, canary, "is made for tests, and may write files or start processes")
+    edit(
+        stranger,
+        env_id="CartPole-v1",
+        env_kwargs={},
+        wrap=[f"gymnasium.wrappers:RecordVideo({str(canary)!r})"],
+    )
+    expect_refusals(stranger, capfd, canary, "may write files")
+
+
+def test_the_message_tells_imported_from_called(stranger, tmp_path, capfd):
+    canary = tmp_path / "canary"
+    Path("own_named.py").write_text(TOUCH.format(canary=str(canary)) + ENVS)
+    edit(stranger, env_id="own_named:make")
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 2
+    assert "its module was imported, but it was not called" in capfd.readouterr().err
+    assert canary.exists()
+    edit(stranger, env_id=f"bridge:touch {canary}2")
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 2
+    assert "nothing was run" in capfd.readouterr().err
+
+
+def test_a_line_break_in_a_name_ends(stranger, capfd):
+    edit(stranger, env_id="bridge:true\nx")
+    assert main(["eval", str(stranger), "--trust"]) == 2
+    assert "control characters" in capfd.readouterr().err
+
+
 def test_the_folder_of_a_stranger_needs_leave(stranger, tmp_path, capfd):
     canary, folder = tmp_path / "canary", tmp_path / "elsewhere"
     folder.mkdir()

@@ -7,7 +7,7 @@ import pytest
 from mission_gym.errors import TrustError, UsageError
 from mission_gym.names import locate
 from mission_gym.store import trusted
-from mission_gym.store.trusted import allow, permit, retry_if_allowed
+from mission_gym.store.trusted import allow, find_data_folders, permit, retry_if_allowed
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_code_inside_a_run_is_never_run(folder, tmp_path, monkeypatch):
         if allowed:
             allow(f"{name} in {run / 'env'}")
         with pytest.raises(UsageError, match="code inside a run"):
-            permit([name], run=run, folder=str(run / "env"))
+            permit([name], runs=[run], folder=str(run / "env"))
     monkeypatch.chdir(run / "env")
     with pytest.raises(UsageError, match="code inside a run"):
         permit([name])
@@ -88,6 +88,80 @@ def test_code_inside_a_run_is_never_run(folder, tmp_path, monkeypatch):
     (folder / "inside_a_run.py").symlink_to(run / "env" / "inside_a_run.py")
     with pytest.raises(UsageError, match="code inside a run"):
         permit([name])
+
+
+@pytest.mark.parametrize("stamped", ["gift", "gift-20261116-000000"])
+def test_a_dotted_name_into_a_run_is_never_run(folder, stamped):
+    """`runs` and its folders are namespace packages: `import runs.gift.env.evil` works."""
+    (folder / "runs").mkdir()
+    run = make_run(folder / "runs" / stamped)
+    (run / "env").mkdir()
+    (run / "env" / "evil.py").write_text("")
+    name = f"runs.{stamped}.env.evil:Env"
+    with pytest.raises(UsageError, match="code inside a run"):
+        permit([name], typed=[name])
+    (run / "lineage.json").unlink()  # one of its files is enough
+    with pytest.raises(UsageError, match="code inside a run"):
+        permit([name])
+
+
+def test_folders_without_init_count_only_if_typed(folder):
+    (folder / "parts").mkdir()
+    (folder / "parts" / "evil.py").write_text("raise RuntimeError('imported')")
+    name = "parts.evil:Env"
+    with pytest.raises(TrustError, match="parts, a folder without __init__"):
+        permit([name])
+    assert permit([name], typed=[name]) == (name,)
+    assert permit([name]) == (name,)
+    (folder / "whole").mkdir()
+    (folder / "whole" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (folder / "whole" / "inner.py").write_text("")
+    assert permit(["whole.inner:Env", "whole.made_at_import:Env"]) == ()
+
+
+def test_every_folder_of_a_dotted_name_is_judged(folder, tmp_path):
+    run = make_run(tmp_path / "stranger")
+    (run / "evil.py").write_text("")
+    (folder / "whole").mkdir()
+    (folder / "whole" / "__init__.py").write_text("")
+    (folder / "whole" / "inner").symlink_to(run)
+    with pytest.raises(UsageError, match="code inside a run"):
+        permit(["whole.inner.evil:Env"])
+
+
+def test_the_folder_of_a_config_file_counts_as_a_run(folder):
+    gift = folder / "gift"
+    gift.mkdir()
+    (gift / "__init__.py").write_text("")
+    with pytest.raises(UsageError, match="code inside a run"):
+        permit(["gift:Env"], runs=find_data_folders([gift / "config.yaml"]))
+    assert find_data_folders([folder / "config.yaml"]) == []  # the project that the user works in
+
+
+def test_a_run_is_never_importable(folder, tmp_path, monkeypatch):
+    run = make_run(tmp_path / "stranger")
+    for place in (run, run / "env"):
+        place.mkdir(exist_ok=True)
+        monkeypatch.chdir(place)
+        permit(["CartPole-v1"])
+        assert str(place) not in sys.path
+
+
+@pytest.mark.parametrize("name", ["bridge:true\nx", "mine\u2028x:Env", "mine\x1b[2J:Env"])
+def test_control_characters_are_refused(folder, name):
+    with pytest.raises(UsageError, match="control characters"):
+        permit([name], typed=[name])
+
+
+def test_a_line_that_can_not_be_remembered_is_asked_once(folder):
+    asked = []
+
+    def call():
+        raise TrustError("something", "a line\nwith a break")
+
+    with pytest.raises(TrustError):
+        retry_if_allowed(call, lambda error: asked.append(error) or True)
+    assert len(asked) == 1
 
 
 def test_the_folder_of_a_run_needs_leave_once(folder, tmp_path):

@@ -61,7 +61,7 @@ def replay_bundle(path: Path) -> ReplayResult:
     bundle = _read_bundle(path)
     run = RunDir(path.resolve().parent)
     folder = read_lineage(run).folder if run.lineage_json.exists() else ""
-    bundle["calls"] = permit((bundle["env_id"], *name_code(bundle["wrap"])), run=run.path, folder=folder)
+    bundle["calls"] = permit((bundle["env_id"], *name_code(bundle["wrap"])), runs=[run.path], folder=folder)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:
         text = f"{where}: the episode was too long for its actions to be kept, so it can't be replayed"

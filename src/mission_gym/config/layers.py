@@ -52,6 +52,12 @@ class Resolved:
         source = self.sources[path]
         return source.startswith(_HERE) and _VIA not in source
 
+    @property
+    def files(self) -> set[Path]:
+        """The config and job files that values came from."""
+        named = (f" {source}".rpartition(" config ") for source in self.sources.values())
+        return {Path(path) for _, found, path in named if found}
+
     def entries(self) -> _Layer:
         """Every value with its source, as one layer."""
         return {path: SourcedValue(self.config.value(path), source) for path, source in self.sources.items()}

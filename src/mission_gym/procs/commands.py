@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from mission_gym.errors import UsageError
-from mission_gym.procs.start import make_subreaper_code, read_path
+from mission_gym.names import read_path
+from mission_gym.procs.start import make_subreaper_code
 
 _END_S = 5.0  # for a subreaper to kill everything below it
 
@@ -34,7 +35,7 @@ def start_command(
     argv = [program, *words[1:]]
     if hasattr(os, "fork"):
         script = (
-            f"import sys; sys.path[:] = {read_path()!r}\n"
+            f"import sys; sys.path[:] = {read_path(added=False)!r}\n"
             f"{make_subreaper_code(f'{os.getpid()}, folder={folder!r}')}\n"
             "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"  # Python ignores it, and that is inherited
             f"os.execv({program!r}, {argv!r})"

@@ -26,8 +26,9 @@ from mission_gym.procs.start import MAX_FDS, make_script
 _MAX_BYTES = 4096  # of a target
 
 
-def serve_forks(fd: int, parent: int) -> NoReturn:
-    """Fork a child for each request on a socket, until the parent is gone or closes its end."""
+def serve_forks(fd: int, parent: int, path: list[str]) -> NoReturn:
+    """Fork a child for each request on a socket, until the parent is gone or closes its end. path: the import
+    path of the children, after the import of their target."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps subreapers; they report ends themselves
     if STACK_SIGNAL is not None:
         faulthandler.register(STACK_SIGNAL, all_threads=True)
@@ -56,7 +57,7 @@ def serve_forks(fd: int, parent: int) -> NoReturn:
         if not os.fork():
             for end in (requests.detach(), *ends):
                 os.close(end)
-            _become_child(target, parent, control, regions, is_single_threaded)
+            _become_child(target, path, parent, control, regions, is_single_threaded)
         with open(os.devnull, "r+b", buffering=0) as nothing:
             for standard in range(3):
                 os.dup2(nothing.fileno(), standard)
@@ -65,14 +66,14 @@ def serve_forks(fd: int, parent: int) -> NoReturn:
 
 
 def _become_child(
-    target: str, parent: int, control: int, regions: list[int], is_single_threaded: bool
+    target: str, path: list[str], parent: int, control: int, regions: list[int], is_single_threaded: bool
 ) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
     if not is_single_threaded:
-        script = make_script(target, sys.path, parent, control, regions)
+        script = make_script(target, sys.path, path, parent, control, regions)
         os.execv(sys.executable, [sys.executable, "-c", script])
     subreaper.fork_below_subreaper(parent, control)
     if "numpy.random" in sys.modules:  # or siblings draw the same numbers; Python's own generator reseeds
         sys.modules["numpy.random"].seed()
-    child_main(target, regions)
+    child_main(target, path, regions)

@@ -95,10 +95,11 @@ class Link:
         return b"".join(parts)
 
 
-def child_main(target: str, fds: Sequence[int] = ()) -> NoReturn:
+def child_main(target: str, path: Sequence[str], fds: Sequence[int] = ()) -> NoReturn:
     """The main function of a child: hide its pipes from the environment, run `module:callable(link, setup)`.
 
-    fds: descriptors of shared memory, if they differ from the parent's.
+    path: the import path for everything after `module`, so that files of the user's folder can't replace
+    modules that we need. fds: descriptors of shared memory, if they differ from the parent's.
     """
     read_fd, write_fd = os.dup(0), os.dup(1)
     with open(os.devnull) as nothing:
@@ -111,6 +112,7 @@ def child_main(target: str, fds: Sequence[int] = ()) -> NoReturn:
         link.send(os.getpid())
         module, _, name = target.partition(":")
         run = getattr(importlib.import_module(module), name)
+        sys.path[:] = path
         setup, regions = link.recv()
         handles = fds or [handle for _, handle in regions]
         link.regions = [Region(size, handle) for (size, _), handle in zip(regions, handles, strict=True)]

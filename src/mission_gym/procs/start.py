@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mission_gym.names import read_path
 from mission_gym.procs import subreaper
 
 _ONE_THREAD = dict.fromkeys(
@@ -34,7 +35,7 @@ def start_process(target: str, regions: Sequence[int]) -> subprocess.Popen[bytes
     if FORKS:
         return ForkedProcess(target, regions)
     pipe = subprocess.PIPE
-    script = make_script(target, read_path(), os.getpid())
+    script = make_script(target, read_path(added=False), read_path(), os.getpid())
     return _run(script, regions, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
 
 
@@ -122,8 +123,9 @@ class _ForkServer:
         self.num_users = 0
         self.requests, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         module = "mission_gym.procs.fork_server"
-        run = f"from {module} import serve_forks; serve_forks({far.fileno()}, {os.getpid()})"
-        script = f"import sys; sys.path[:] = {read_path()!r}\n{run}"
+        arguments = f"{far.fileno()}, {os.getpid()}, {read_path()!r}"
+        run = f"from {module} import serve_forks; serve_forks({arguments})"
+        script = f"import sys; sys.path[:] = {read_path(added=False)!r}\n{run}"
         nothing = subprocess.DEVNULL
         with far:
             self.process = _run(script, [far.fileno()], stdin=nothing, stdout=nothing, stderr=nothing)
@@ -145,12 +147,19 @@ class _ForkServer:
 
 
 def make_script(
-    target: str, path: Sequence[str], parent: int, control: int = -1, regions: Sequence[int] = ()
+    target: str,
+    own_path: Sequence[str],
+    path: Sequence[str],
+    parent: int,
+    control: int = -1,
+    regions: Sequence[int] = (),
 ) -> str:
-    """Return the code for an interpreter that becomes a child and, if processes can fork, its subreaper."""
+    """Return the code for an interpreter that becomes a child and, if processes can fork, its subreaper.
+    own_path: for our modules and those that they need, path: for everything later."""
     reaped = make_subreaper_code(f"{parent}, {control}") if hasattr(os, "fork") else ""
-    run = f"from mission_gym.procs import child_main; child_main({target!r}, {list(regions)!r})"
-    return f"import sys; sys.path[:] = {list(path)!r}\n{reaped}\n{run}"
+    arguments = f"{target!r}, {list(path)!r}, {list(regions)!r}"
+    run = f"from mission_gym.procs import child_main; child_main({arguments})"
+    return f"import sys; sys.path[:] = {list(own_path)!r}\n{reaped}\n{run}"
 
 
 def make_subreaper_code(arguments: str) -> str:
@@ -174,11 +183,6 @@ def _read_surroundings() -> tuple[Any, ...]:
     """Return everything that a process inherits from us."""
     folder = os.readlink("/proc/self/cwd")  # also a folder that was deleted
     return os.getpid(), list(sys.path), folder, dict(os.environ), os.sched_getaffinity(0)
-
-
-def read_path() -> list[str]:
-    """Return our import path with absolute entries."""
-    return [entry or os.getcwd() for entry in sys.path]
 
 
 def _run(script: str, fds: Sequence[int], **streams: Any) -> subprocess.Popen[bytes]:

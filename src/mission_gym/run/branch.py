@@ -32,6 +32,7 @@ from mission_gym.run.start import begin
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.lineage import Lineage, pin, read_lineage
 from mission_gym.store.resolve import RunRef, checkpoint_for
+from mission_gym.store.trusted import find_data_folders
 
 _ENV_PATHS = ("env.env_id", "env.env_kwargs", "env.wrap")
 # The effect of a change on the learned policy; other fields only affect later steps.
@@ -126,7 +127,8 @@ def _open(
     """Open the child's environment, with the parent's copies of files that were not given again."""
     config = apply_rules(child, step)[0].config  # refuses before anything is built
     folder = read_lineage(ref.run).folder
-    calls = permit_names(config, typed.__contains__, run=ref.run.path, folder=folder)
+    runs = [ref.run.path, *find_data_folders(child.files)]
+    calls = permit_names(config, typed.__contains__, runs=runs, folder=folder)
     files = _choose_files(ref, parent, child)
     kwargs = config.env.env_kwargs | pick_common(files)
     opened = open_environment(config, kwargs, source, calls=calls, files=files, is_new=True)

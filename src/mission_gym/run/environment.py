@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -149,7 +149,7 @@ def list_readings(spec: EnvSpec) -> dict[str, InferredLeaf]:
 
 
 def permit_names(
-    config: Config, typed: Callable[[str], bool], *, run: Path | None = None, folder: str = ""
+    config: Config, typed: Callable[[str], bool], *, runs: Iterable[Path] = (), folder: str = ""
 ) -> tuple[str, ...]:
     """Check the code that a config names before any of it is imported (`store/trusted.py`). typed: whether
     the user typed the value at a path."""
@@ -158,7 +158,7 @@ def permit_names(
         value = config.value(path) or ()
         named[path] = (value,) if isinstance(value, str) else name_code(value)
     own = {name for path, names in named.items() if typed(path) for name in names}
-    calls = permit([name for names in named.values() for name in names], typed=own, run=run, folder=folder)
+    calls = permit([name for names in named.values() for name in names], typed=own, runs=runs, folder=folder)
     network = config.policy.network
     if network and network not in calls:
         judge(network, load_network(network), (nn.Module,), calls)
@@ -235,7 +235,7 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
         )
     lineage, files = read_lineage(run), read_files(run)
     # The user's modules are in the folder where the run was started.
-    calls = permit_names(config, lambda path: False, run=run.path, folder=lineage.folder)
+    calls = permit_names(config, lambda path: False, runs=[run.path], folder=lineage.folder)
     kwargs = config.env.env_kwargs | pick_common(files)
     environment = open_environment(config, kwargs, source, calls=calls, files=files).with_readings(run)
     signature = environment.spec.signature

@@ -47,6 +47,7 @@ from mission_gym.run.environment import (
     permit_names,
 )
 from mission_gym.run.stages import EnvSource, has_several_arguments
+from mission_gym.store.trusted import find_data_folders
 from mission_gym.streams import TrainingSeeds
 from mission_gym.vector.backends import load_backend
 
@@ -91,7 +92,7 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
         dict(config.env.env_kwargs),
         source,
         measure_s=measure_s if may_plan(config) else 0.0,
-        calls=permit_names(config, checked.typed),
+        calls=permit_names(config, checked.typed, runs=find_data_folders(checked.files)),
         is_new=True,
     )
     if misfit is not None and not environment.spec.agents:

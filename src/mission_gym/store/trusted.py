@@ -1,71 +1,88 @@
 """Which code may be imported because a run or a config file names it: the code is judged, not the run.
 
 Always allowed: registered ids, and classes of environments, wrappers and networks that are installed or in
-the current folder. Never allowed: the standard library and code inside a run. Everything else (functions, the
-folder in which a run was started, `bridge:` commands) needs the user to type the name or to allow it. Each
-allowed name is a line of a file in the user's state folder, or in memory if that can't be written.
+the current folder. Never allowed: the standard library, and code inside a run or next to a config file.
+Everything else (functions, the folder in which a run was started, folders without __init__.py, `bridge:`
+commands) needs the user to type the name or to allow it. Each allowed name is a line of a file in the user's
+state folder, or in memory if that can't be written.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from mission_gym.errors import TrustError, UsageError
-from mission_gym.names import CodeLocation, command_line, locate, make_importable
+from mission_gym.names import CodeLocation, command_line, is_in_run, locate, make_importable, read_path
 from mission_gym.store.files import user_folder
 
 _T = TypeVar("_T")
-_IN_A_RUN = ("config.yaml", "status.json", "lineage.json")
 _MAX_BYTES = 1 << 20
 _here: set[str] = set()  # lines allowed by this process
 
 
 def permit(
-    names: Iterable[str], *, typed: Container[str] = (), run: Path | None = None, folder: str = ""
+    names: Iterable[str], *, typed: Container[str] = (), runs: Iterable[Path] = (), folder: str = ""
 ) -> tuple[str, ...]:
     """Return the names that may be any callable; the others must be classes, which importing them checks.
 
-    typed: names that the user has just typed. folder: where the run was started; it becomes importable if an
-    allowed name needs it. UsageError for code that is never run, TrustError for code that is not allowed.
+    typed: names that the user has just typed. runs: folders whose code is never run. folder: where the
+    run was started; it becomes importable if an allowed name needs it. UsageError for code that is never run,
+    TrustError for code that is not allowed.
     """
-    make_importable()
+    here = make_importable()
     allowed = _read_lines()
     calls, needs_folder = [], False
     for name in names:
+        if not name.isprintable():
+            raise UsageError(f"{name!r} contains control characters; names of code have none; correct it")
         line, is_elsewhere = command_line(name), False
-        refusal = f"{name} is a command, which would run in {os.getcwd()}"
+        refusal = f"{name} is a command, which would run in {here}" if line else ""
         if not line:
             location = locate(name) if ":" in name else None
             if is_elsewhere := location is None and ":" in name and bool(folder):
                 location = locate(name, folder)
+            if location is None and ":" in name:  # the current folder lies in a run
+                location = locate(name, here)
             if location is None:  # a registered id, or code that does not exist, which importing it reports
                 continue
-            _refuse(name, location, run)
+            _refuse(name, location, runs)
             line = location.line(name)
-            refusal = f"{name} is in {location.folder}, where the run claims to have been started"
+            if location.bare_folder is not None:
+                refusal = f"{name} is in {location.bare_folder}, a folder without __init__.py"
+            if is_elsewhere:
+                refusal = f"{name} is in {location.folder}, where the run claims to have been started"
         if name in typed:
             allow(line)
         elif line not in allowed:
-            if is_elsewhere or command_line(name):
+            if refusal:
                 raise TrustError(refusal, line)
             continue
         calls.append(name)
         needs_folder |= is_elsewhere
-    if needs_folder and folder not in sys.path:
-        sys.path.append(folder)
+    if needs_folder:
+        make_importable(folder)
     return tuple(calls)
+
+
+def find_data_folders(files: Iterable[Path]) -> list[Path]:
+    """Return the folders of config files, which count as runs unless the user works in them or made them
+    importable."""
+    folders = {Path(os.path.realpath(file)).parent for file in files}
+    own = [Path(os.path.realpath(entry)) for entry in (os.getcwd(), *read_path())]
+    return [each for each in folders if not any(entry.is_relative_to(each) for entry in own)]
 
 
 def allow(line: str) -> None:
     """Remember an allowed line."""
-    if line in _read_lines() or "\n" in line:
+    if line in _read_lines():
         return
     _here.add(line)
+    if not line.isprintable():  # a folder with a line break: it can't be a line of the file
+        return
     with suppress(OSError, RuntimeError):  # the user is asked again next time
         path = find_trust_file()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -74,13 +91,15 @@ def allow(line: str) -> None:
 
 
 def retry_if_allowed(call: Callable[[], _T], ask: Callable[[TrustError], bool]) -> _T:
-    """Call; on TrustError call again if `ask` allows the code."""
+    """Call; on TrustError call again if `ask` allows the code. It asks once about each line."""
+    asked: set[str] = set()
     while True:
         try:
             return call()
         except TrustError as error:
-            if not ask(error):
+            if error.line in asked or not ask(error):
                 raise
+            asked.add(error.line)
             allow(error.line)
 
 
@@ -92,24 +111,20 @@ def find_trust_file() -> Path:
 def _read_lines() -> set[str]:
     try:
         with find_trust_file().open(encoding="utf-8") as file:
-            return _here | set(file.read(_MAX_BYTES).splitlines())
+            return _here | set(file.read(_MAX_BYTES).split("\n"))
     except (OSError, RuntimeError, UnicodeDecodeError):
         return set(_here)
 
 
-def _refuse(name: str, location: CodeLocation, run: Path | None) -> None:
+def _refuse(name: str, location: CodeLocation, runs: Iterable[Path]) -> None:
     module = name.partition(":")[0]
     if location.is_standard:
         raise UsageError(f"{name!r} names the standard library's {module!r}; it is never run")
     if module.rpartition(".")[2] == "__main__":
         raise UsageError(f"{name!r} names a program, not a module; it is never run")
-    for file in (*location.files, Path(os.path.realpath(location.folder)) / "file"):
-        if (run is not None and file.is_relative_to(os.path.realpath(run))) or _is_in_run(file):
+    for path in location.paths:
+        if is_in_run(path) or any(path.is_relative_to(os.path.realpath(run)) for run in runs):
             raise UsageError(
-                f"{name!r} names code inside a run ({file.parent}); a run is data, and such code is never "
-                "run; move it out if it is yours"
+                f"{name!r} names code inside a run or next to a config file ({path.parent}); these are data, "
+                "and such code is never run; move it out if it is yours"
             )
-
-
-def _is_in_run(file: Path) -> bool:
-    return any(all((folder / name).exists() for name in _IN_A_RUN) for folder in file.parents)
