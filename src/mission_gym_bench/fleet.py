@@ -30,7 +30,7 @@ from mission_gym.procs.machine import CORES
 from mission_gym.report.charts import draw_curves
 from mission_gym.report.pages import make_file
 from mission_gym.store.files import disk_errors, write_atomic
-from mission_gym.store.groups import GroupDir, Job, JobRequest
+from mission_gym.store.groups import Job, JobRequest
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 from mission_gym_bench.runner import Row, make_row
@@ -166,8 +166,7 @@ def _requests(drafts: Sequence[Draft]) -> Iterator[tuple[Path, list[JobRequest]]
 
 def _run_packed(folder: Path, requests: Sequence[JobRequest]) -> _Samples:
     queue = Queue(folder / "queue")
-    group = GroupDir.create(folder / "runs", "bench", "jobs", requests)
-    queue.register(group)
+    group = queue.make_group(folder / "runs", "bench", "jobs", requests)
     samples = _Samples([])
     see = _make_sampler(folder, samples)
 

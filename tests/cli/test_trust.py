@@ -272,3 +272,63 @@ def test_reading_commands_run_nothing(stranger, tmp_path, capfd):
     ):
         assert main(args) == 0
     assert not canary.exists()
+
+
+@pytest.mark.parametrize("env", ["--trust", None])
+def test_a_job_file_can_not_trust_itself(stranger, tmp_path, capfd, env):
+    canary = tmp_path / "canary"
+    values = {"timesteps": 4096, "set": [f"env.env_id=bridge:touch {canary}"]} | ({"env": env} if env else {})
+    Path("gift.yaml").write_text(json.dumps({"defaults": values, "jobs": [{"name": "a", "retries": 0}]}))
+    assert main(["jobs", "run", "gift.yaml", "--runs-dir", str(tmp_path / "runs")]) != 0
+    assert not canary.exists()
+    assert not trusted.find_trust_file().exists()
+
+
+@pytest.mark.parametrize("command", ["resume", "branch", "train"])
+def test_the_address_of_a_cluster_needs_leave(stranger, tmp_path, capfd, monkeypatch, command):
+    """A hostile head of a Ray cluster runs code here."""
+    connected = []
+    monkeypatch.setattr("mission_gym.ray.cluster.load_ray", lambda: connected.append(1))
+    monkeypatch.setattr("mission_gym.ray.cluster._try_reach", lambda address: connected.append(address))
+    edit(stranger, "vector", vector="ray", ray_address="192.0.2.1:6379")
+    (args,) = [each for each in all_commands(stranger) if each[0] == command]
+    assert main(args) == 2
+    assert "the Ray cluster at 192.0.2.1:6379" in capfd.readouterr().err
+    assert connected == []
+
+
+def test_trackers_of_a_run_that_was_not_made_here_send_nothing(stranger, capfd):
+    edit(stranger, "run", track=["trackio"])
+    assert main(["resume", str(stranger), "--timesteps", "1024"]) == 2
+    assert "nothing was sent" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["base_url", "served_at"])
+def test_hosts_of_a_run_need_leave(stranger, capfd, name):
+    edit(stranger, env_id="mission_gym/Explore-v0", env_kwargs={name: "http://127.0.0.1:45999/"})
+    for args in all_commands(stranger):
+        assert main(args) == 2, args
+        assert f"{name}='http://127.0.0.1:45999/'; nothing was sent" in capfd.readouterr().err, args
+
+
+WRITTEN = (".lock", ".pins-lock", "metrics.jsonl", "monitor.csv", "log.txt", "progress.csv", ".reserve")
+
+
+@pytest.mark.parametrize(
+    "name", [*WRITTEN, "eval", "tensorboard", "status.json", "pins.json", "step_000000000512.mp4"]
+)
+def test_nothing_is_written_through_a_link(stranger, tmp_path, name):
+    precious = tmp_path / "precious"
+    if name in ("eval", "tensorboard"):
+        precious.mkdir()
+        shutil.rmtree(stranger / name, ignore_errors=True)
+    else:
+        precious.write_text("mine")
+        (stranger / name).unlink(missing_ok=True)
+    (stranger / name).symlink_to(precious)
+    runs_dir = ["--runs-dir", str(stranger.parent)]
+    commands = [each for each in all_commands(stranger) if each[0] in ("eval", "resume", "branch", "record")]
+    for args in [*commands, ["runs", "clean", stranger.name, "--yes", *runs_dir]]:
+        code = main([*args, *runs_dir] if args[0] == "branch" else args)
+        assert code in (0, 2), args
+        assert list(precious.iterdir()) == [] if precious.is_dir() else precious.read_text() == "mine", args

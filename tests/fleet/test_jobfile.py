@@ -217,3 +217,22 @@ def test_the_example_is_a_valid_file(tmp_path: Path, cores: int) -> None:
     assert (archs["wide"], archs["deep"]) == ([1536, 768, 384], [512] * 5)
     assert [draft.values["n_epochs"] for draft in file.drafts] == [10, 10, 25, 30]
     assert f"sized for {cores} core" in text
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "env: --trust",
+        "env: CartPole-v1, critic_keys: [--trust]",
+        "env: CartPole-v1, wrap: [--trust]",
+        "env: CartPole-v1, env_kwargs: {--trust: 1}",
+    ],
+)
+def test_a_value_can_not_be_a_flag(tmp_path: Path, values: str) -> None:
+    (problem,) = problems(tmp_path, f"defaults: {{{values}, timesteps: 20k}}\njobs:\n- name: a\n")
+    assert "begins with '-', like a flag" in problem
+
+
+def test_trust_is_no_key_and_no_argument(tmp_path: Path) -> None:
+    assert "unknown key 'trust'" in problems(tmp_path, SMALL + "jobs:\n- {name: a, trust: true}\n")[0]
+    assert make_arguments({"env": "CartPole-v1", "trust": True}) == ("CartPole-v1",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -10,12 +11,14 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, DiskError, RunStateError, UsageError
 from mission_gym.fleet import supervisor as supervision
 from mission_gym.fleet.groups import ask_jobs, update_jobs
+from mission_gym.fleet.process import send_signal
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import Supervisor
 from mission_gym.fleet.wait import wait_for_jobs
@@ -23,6 +26,7 @@ from mission_gym.report.groups import describe_jobs
 from mission_gym.store import END_FILE
 from mission_gym.store.files import read_json
 from mission_gym.store.groups import GroupDir, find_group, list_groups, read_code
+from mission_gym.store.lock import Holder, _read_start
 from mission_gym.store.rundir import RunDir
 from queue_jobs import Crew
 from timeouts import LONG_S
@@ -181,6 +185,7 @@ def test_a_supervisor_that_died_before_the_process_was_there_costs_no_attempt(cr
 SUPERVISE = """
 import sys
 from pathlib import Path
+from mission_gym.fleet.process import send_signal
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.wait import serve
 print("here", flush=True)
@@ -343,13 +348,85 @@ def test_a_group_that_was_not_made_here_needs_trust(
     monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
     group = GroupDir.create(crew.runs_dir, "foreign", "jobs", [crew.request("a")])
     assert main(["jobs", "resume", str(group.path)]) == 2
-    assert "was not made by this user" in capsys.readouterr().err
+    assert "were not requested by this user" in capsys.readouterr().err
     assert crew.starts() == []
     assert main(["jobs", "resume", str(group.path), "--trust"]) == 0
     assert len(crew.starts()) == 1
     Queue().check_own(group)  # allowed once is allowed
     with pytest.raises(UsageError, match="--trust"):
-        crew.queue.check_own(GroupDir(crew.runs_dir / "other"))
+        crew.queue.check_own(group)
+
+
+def test_a_changed_journal_is_not_run(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shared folder, or a copy that was unpacked over the group, may hold other commands."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
+    group = Queue().make_group(crew.runs_dir, "mine", "jobs", [crew.request("a")])
+    canary, evil = crew.signs / "canary", crew.signs / "evil.sh"
+    evil.write_text(f"#!/bin/sh\ntouch {canary}\n")
+    evil.chmod(0o755)
+    group.add([crew.request("a", python=str(evil)), crew.request("b", python=str(evil))])
+    assert main(["jobs", "resume", str(group.path)]) == 2
+    assert "changed since (a, b)" in capsys.readouterr().err
+    Supervisor(Queue(), crew.said.append).tick(0.0)
+    jobs = group.read_jobs()
+    assert {job.state for job in jobs.values()} == {"failed"}
+    assert "was not requested by this user" in jobs["a"].cause
+    assert not canary.exists()
+
+
+def test_a_process_that_a_job_started_does_not_keep_it_alive(crew: Crew) -> None:
+    """Its lock names the process, so that a lock that another process holds shows no life."""
+    group = crew.group(crew.request("a", "wait"))
+    crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
+    job = group.read_jobs()["a"]
+    pid = group.read_pid(job)
+    assert pid is not None
+    inherited = [Path(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    assert any(os.path.realpath(fd) == str(group.lock("a")) for fd in inherited)
+    with open(group.lock("a")) as shared:  # as in a process that the job started
+        os.kill(pid, signal.SIGKILL)
+        crew.tick_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+        fcntl.flock(shared, fcntl.LOCK_SH)
+        assert not group.is_alive("a")
+
+
+def test_a_pid_that_was_reused_is_not_signalled(crew: Crew) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        group = crew.group(crew.request("a"))
+        crew.finish(group)
+        holder = group.find_process(group.read_jobs()["a"])
+        assert holder is not None
+        for wrong in (holder._replace(pid=other.pid), Holder(other.pid, _read_start(other.pid), "elsewhere")):
+            send_signal(wrong, signal.SIGKILL, to_group=True)
+            send_signal(wrong, signal.SIGKILL)
+            assert not wrong.is_alive
+        assert other.poll() is None
+        send_signal(Holder(other.pid, _read_start(other.pid), holder.place), signal.SIGKILL)
+        assert other.wait() == -signal.SIGKILL
+
+
+def test_the_last_output_is_part_of_the_cause(crew: Crew) -> None:
+    folder = crew.signs / "project"
+    folder.mkdir()
+    (folder / "queue.py").write_text("raise RuntimeError('shadowed')")
+    python = crew.signs / "dies"
+    python.write_text("#!/bin/sh\necho the simulator is on fire\nkill -9 $$\n")
+    python.chmod(0o755)
+    (job,) = crew.finish(crew.group(crew.request("a", python=str(python), retries=0))).values()
+    assert "killed by SIGKILL" in job.cause
+    assert job.cause.endswith("its last output: the simulator is on fire")
+    more = {"python": sys.executable, "folder": str(folder), "arguments": ("--no-such-flag=1",)}
+    (job,) = crew.finish(crew.group(crew.request("b", retries=0, **more), name="h")).values()
+    assert "unknown flag '--no-such-flag'" in job.cause  # and not that queue.py is another module
+
+
+def test_the_queue_has_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("MISSION_GYM_QUEUE", "the lab")
+    assert Queue().folder.name == "the-lab"
+    assert Queue().folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_group_outside_the_queue_is_not_waited_for(crew: Crew) -> None:
@@ -361,13 +438,13 @@ def test_a_group_outside_the_queue_is_not_waited_for(crew: Crew) -> None:
 def test_a_refused_job_can_be_corrected(crew: Crew) -> None:
     group = crew.group(crew.request("a", "refuse"), crew.request("b"))
     assert [job.state for job in crew.finish(group).values()] == ["failed", "done"]
-    update_jobs(group, [crew.request("a", "pass", variables={"CREW": "1"}), crew.request("b")])
+    update_jobs(crew.queue, group, [crew.request("a", "pass", variables={"CREW": "1"}), crew.request("b")])
     crew.queue.register(group)
     jobs = crew.finish(group)
     assert [(job.state, job.attempts) for job in jobs.values()] == [("done", 2), ("done", 1)]
     assert jobs["a"].request.variables == {"CREW": "1"}
     with pytest.raises(ConfigError, match="job 'b' changed after it started"):
-        update_jobs(group, [crew.request("b", "fail")])
+        update_jobs(crew.queue, group, [crew.request("b", "fail")])
 
 
 def test_a_file_that_is_edited_while_it_runs_changes_nothing(crew: Crew) -> None:
@@ -375,7 +452,7 @@ def test_a_file_that_is_edited_while_it_runs_changes_nothing(crew: Crew) -> None
     crew.tick_until(lambda: group.is_running(group.read_jobs()["a"]))
     before = group.read_jobs()
     with pytest.raises(ConfigError, match="job 'a' changed after it started"):
-        update_jobs(group, [crew.request("a", "fail"), crew.request("b"), crew.request("c")])
+        update_jobs(crew.queue, group, [crew.request("a", "fail"), crew.request("b"), crew.request("c")])
     assert [job.request for job in group.read_jobs().values()] == [job.request for job in before.values()]
     crew.go()
     assert {job.state for job in crew.finish(group).values()} == {"done"}

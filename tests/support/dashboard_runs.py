@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from mission_gym.report.dashboard.guard import make_secret
 from mission_gym.store.evals import write_eval
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
@@ -46,7 +47,8 @@ class Server:
         self.host, self.port, self.query = parts.hostname or "", parts.port or 0, parts.query
         self.base = f"http://{parts.netloc}"
         self.token = self.query.removeprefix("token=")
-        self.cookie = f"mission-gym-{self.port}={self.token}"
+        name = f"mission-gym-{self.port}"
+        self.cookie = f"{name}={make_secret(self.token, name)}"
 
     def ask(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=LONG_S)

@@ -26,7 +26,7 @@ from pathlib import Path
 from mission_gym.store.groups import announce_end, announce_run
 from mission_gym.store.rundir import RunDir
 
-words = sys.argv[3:]
+words = sys.argv[4:]
 values = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
@@ -90,9 +90,7 @@ class Crew:
         return JobRequest.model_validate({"name": name} | asked | more)
 
     def group(self, *requests: JobRequest, name: str = "g") -> GroupDir:
-        group = GroupDir.create(self.runs_dir, name, "jobs", requests)
-        self.queue.register(group)
-        return group
+        return self.queue.make_group(self.runs_dir, name, "jobs", requests)
 
     def tick_until(self, is_so: Callable[[], bool]) -> None:
         """Tick until it is so; by a clock of the test's own, so that back-offs take no time."""

@@ -22,7 +22,7 @@ from mission_gym.procs import BoundedLog, Child, Link, dump_object, with_compani
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.lineage import read_lineage
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.trusted import permit
+from mission_gym.store.trusted import permit, permit_kwargs
 from mission_gym.store.validation import Count, Record, validate
 
 _REPLAY_S = 120.0  # for one step
@@ -61,6 +61,7 @@ def replay_bundle(path: Path) -> ReplayResult:
     bundle = _read_bundle(path)
     run = RunDir(path.resolve().parent)
     folder = read_lineage(run).folder if run.lineage_json.exists() else ""
+    permit_kwargs(bundle["env_id"], bundle["env_kwargs"])
     bundle["calls"] = permit((bundle["env_id"], *name_code(bundle["wrap"])), runs=[run.path], folder=folder)
     where = f"{bundle['env_id']}, seed {bundle['seed']}"
     if bundle["actions"] is None:

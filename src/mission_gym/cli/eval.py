@@ -150,6 +150,8 @@ def record(args: Sequence[str]) -> None:
     with messages_to_stderr():
         opened = _open(flags, ref)
         path = flags.out or opened.run.path / f"{step_name(opened.step)}.mp4"
+        if flags.out is None:
+            opened.run.check_plain()
         check_video_path(path)
         is_page = path.suffix.lower() == PAGE
         if is_page and flags.episodes > 1:

@@ -127,6 +127,14 @@ class EnvFlags:
         return resolve(self.env_id, {"env_kwargs": list(self.env_kwargs), "wrap": list(self.wrap)}).config
 
 
+_last: list[Any] = [None]  # the flags of this command
+
+
+def is_trusting() -> bool:
+    """Whether --trust was given."""
+    return bool(getattr(_last[0], "trust", False))
+
+
 def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
     """Fill the dataclass `kind` from argv; UsageError with the nearest name for an unknown flag."""
     _refuse_duplicates(args)
@@ -146,6 +154,7 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
         hints = ", ".join(f"{name!r}{nearest(name, known)}" for name in wrong)
         more = _suggest_kwargs(unknown, known) if "--env-kwargs" in known else ""
         raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them{more}")
+    _last[0] = parsed
     return parsed
 
 

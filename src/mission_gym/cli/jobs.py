@@ -268,8 +268,9 @@ def _resume(args: Sequence[str]) -> int:
                 say("another process supervises the queue")
         return 0
     group = _find_group(flags.group, flags.runs_dir)
-    if not flags.trust:
-        queue.check_own(group)
+    if flags.trust:
+        queue.take_over(group)
+    queue.check_own(group)
     if group.read().kind == "sweep":
         from mission_gym.cli.sweep import run_sweep
 

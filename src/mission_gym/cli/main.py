@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mission_gym import __version__
 from mission_gym.errors import MissionGymError, TrustError, nearest
 from mission_gym.report.screen.streams import inert, patient_streams, say
-from mission_gym.store import END_FILE
+from mission_gym.store import END_FILE, keep_job_lock
 
 
 class _Command(NamedTuple):
@@ -67,6 +67,7 @@ _CLOSED = (errno.EPIPE, errno.EIO)  # the pipe or terminal of stdout was closed
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; a bug raises its exception."""
+    keep_job_lock()
     with patient_streams() as out:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         out.flush()
@@ -104,7 +105,7 @@ def _run(args: list[str]) -> int:
         if not is_doctor:
             from mission_gym.store.trusted import retry_if_allowed
 
-            run = partial(retry_if_allowed, run, partial(_ask, trusting="--trust" in args))
+            run = partial(retry_if_allowed, run, _ask)
         code: int | None = run()
     except SystemExit as stop:  # tyro printed its help, or a flag lacks its value
         return stop.code if isinstance(stop.code, int) else 2
@@ -125,10 +126,12 @@ def _run(args: list[str]) -> int:
     return code or 0
 
 
-def _ask(error: TrustError, *, trusting: bool) -> bool:
+def _ask(error: TrustError) -> bool:
     """Ask the user whether code that a run or a config file names may run."""
-    if trusting or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return trusting
+    from mission_gym.cli.flags import is_trusting
+
+    if is_trusting() or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return is_trusting()
     question = f"mission-gym: {error.what}. Run it, now and in the future? [y/N] "
     print(inert(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

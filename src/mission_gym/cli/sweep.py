@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +19,7 @@ from mission_gym.config.plain_yaml import to_plain
 from mission_gym.config.rules import fix_num_envs
 from mission_gym.errors import ConfigError, RunStateError, UsageError
 from mission_gym.fleet.groups import find_newest_group
+from mission_gym.fleet.process import send_signal
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.supervisor import TICK_S
 from mission_gym.fleet.sweep.question import SweepRequest, make_question, read_size
@@ -121,16 +120,22 @@ def _open_sweep(queue: Queue, request: SweepRequest, values: Values, *, trust: b
     runs_dir = Path(values.get("runs_dir") or "runs")
     group = find_newest_group(name, runs_dir, "sweep")
     if group is not None:
-        if not trust:
-            queue.check_own(group)
-        _extend(group, request, values)
+        if trust:
+            queue.take_over(group)
+        queue.check_own(group)
+        _extend(queue, group, request, values)
         return group
     with messages_to_stderr():
         record = SweepRecord(question=make_question(request, values, resolve_values, say))
-    return queue.make_group(runs_dir, name, "sweep", [], lambda group: write_sweep(group, record))
+
+    def prepare(group: GroupDir) -> None:
+        queue.claim(group, [record.question])
+        write_sweep(group, record)
+
+    return queue.make_group(runs_dir, name, "sweep", [], prepare)
 
 
-def _extend(group: GroupDir, request: SweepRequest, values: Values) -> None:
+def _extend(queue: Queue, group: GroupDir, request: SweepRequest, values: Values) -> None:
     """Continue a sweep with the size of this request; ConfigError if anything else differs."""
     problems: list[str] = []
     record, size = read_sweep(group), read_size(request, problems)
@@ -152,7 +157,9 @@ def _extend(group: GroupDir, request: SweepRequest, values: Values) -> None:
         "retest_seeds": list(range(first, first + size.num_retest_seeds)),
     }  # fmt: skip
     with hold_sweep(group):
-        write_sweep(group, record.model_copy(update={"question": question.model_copy(update=changes)}))
+        question = question.model_copy(update=changes)
+        queue.claim(group, [question])
+        write_sweep(group, record.model_copy(update={"question": question}))
     say(f"the sweep {show_path(group.path)} continues")
 
 
@@ -168,7 +175,7 @@ def run_sweep(queue: Queue, group: GroupDir, *, as_json: bool) -> int:
         base = fix_num_envs(resolve_values(question.values))
         screen.say(_show_question(group, question))
         study = Study(group.path, group.read().name, question.axes, base.config.run.seed)
-        search = Search(group, study, base, usable_cores(), screen.say)
+        search = Search(queue, group, study, base, usable_cores(), screen.say)
         search.retry_jobs(group.read_jobs())
         queue.register(group)
         jobs = wait_for_jobs(
@@ -212,8 +219,7 @@ def stop_driver(group: GroupDir) -> None:
     """Ask the process of a sweep to stop its jobs and end."""
     driver = find_driver(group)
     if driver is not None:
-        with suppress(ProcessLookupError):
-            os.kill(driver, signal.SIGTERM)
+        send_signal(driver, signal.SIGTERM)
 
 
 def _watch(screen: JobsScreen, jobs: Mapping[str, Job]) -> None:

@@ -45,14 +45,15 @@ def open_group(
     group = find_newest_group(name, runs_dir)
     if group is None:
         return queue.make_group(runs_dir, name, "jobs", requests), True
-    if not trust:
-        queue.check_own(group)
-    update_jobs(group, requests)
+    if trust:
+        queue.take_over(group)
+    queue.check_own(group)
+    update_jobs(queue, group, requests)
     queue.register(group)
     return group, False
 
 
-def update_jobs(group: GroupDir, requests: Sequence[JobRequest]) -> None:
+def update_jobs(queue: Queue, group: GroupDir, requests: Sequence[JobRequest]) -> None:
     """Add new jobs, and retry failed and stopped ones; ConfigError for jobs that changed after they
     started."""
     before = group.read_jobs()
@@ -73,13 +74,13 @@ def update_jobs(group: GroupDir, requests: Sequence[JobRequest]) -> None:
             new.append(request)
     if problems:
         raise ConfigError(problems)
-    group.add([*new, *again])  # with the present --trust, folder, Python and variables
+    queue.add(group, [*new, *again])  # with the present --trust, folder, Python and variables
     ask_jobs(group, [each.name for each in again], "resume")
 
 
 def _list_values(request: JobRequest) -> list[str]:
     """The arguments of a job, without the path of its file."""
-    return [word for word in request.arguments if not word.startswith(("--via=", "--trust"))]
+    return [word for word in request.arguments if not word.startswith("--via=")]
 
 
 def ask_jobs(group: GroupDir, names: Iterable[str], what: Literal["stop", "resume"]) -> None:

@@ -38,6 +38,7 @@ from mission_gym.fleet.drafts import (
     name_variant,
     parse_seeds,
 )
+from mission_gym.fleet.requests import make_arguments
 from mission_gym.store.rundir import RUN_NAME
 
 _TOP = ("name", "defaults", "grid", "seeds", "jobs")
@@ -259,7 +260,12 @@ class _Reader:
         if wrong:
             return
         known = {name: value for name, value in values.items() if name in self.flags or name == "env"}
-        for problem in check(known):
+        problems: list[str] = []
+        try:
+            make_arguments(known)
+        except UsageError as error:
+            problems.append(str(error))
+        for problem in [*problems, *([] if problems else check(known))]:
             found = _FLAG.search(problem)
             name = found[1].replace("-", "_") if found else ""
             self.add_problem(f"job {variant.name!r}: {_FLAG.sub('', problem)}", self._find_key(variant, name))

@@ -12,14 +12,15 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mission_gym.errors import RunStateError
 from mission_gym.procs.machine import CORES
-from mission_gym.store import END_FILE, GROUP, RUN_FILE, lock
+from mission_gym.store import END_FILE, GROUP, JOB_LOCK, RUN_FILE, lock
 from mission_gym.store.checkpoints import list_checkpoints
-from mission_gym.store.files import disk_errors
+from mission_gym.store.files import check_plain, disk_errors, open_plain
 from mission_gym.store.groups import GroupDir, Job, read_code
 from mission_gym.store.rundir import RunDir
 
@@ -51,37 +52,58 @@ def start_process(
     environ = os.environ | request.variables | dict(variables)
     environ |= {CORES: str(job.cores), GROUP: group.name}
     environ |= {RUN_FILE: str(group.run_file(name)), END_FILE: str(group.end_file(name))}
-    with lock.hold(group.lock(name), wait_s=_LOCK_WAIT_S) as held, group.log(name).open("ab") as log:
-
-        def sign() -> None:
-            os.ftruncate(held, 0)
-            os.lseek(held, 0, os.SEEK_SET)
-            os.write(held, f"{os.getpid()} {job.attempts}".encode())
-
+    check_plain(group.path, ["jobs"])
+    with (
+        lock.hold(group.lock(name), wait_s=_LOCK_WAIT_S) as held,
+        open(open_plain(group.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log,
+    ):
+        environ[JOB_LOCK] = str(held)
+        # -P: files in the job's folder must not replace modules that we need.
         return subprocess.Popen(
-            [request.python, "-m", *program, *words],
+            [request.python, "-P", "-m", *program, *words],
             cwd=request.folder, env=environ, stdin=subprocess.DEVNULL,
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=(held,),
-            preexec_fn=sign,
+            preexec_fn=partial(lock.sign, held, str(job.attempts)),
         )  # fmt: skip
 
 
 def _choose_command(job: Job, parent_run: Path | None) -> list[str]:
     """Resume the job's run if it has a checkpoint; otherwise start it."""
-    arguments = list(job.request.arguments)
+    request = job.request
+    trust = ["--trust"] if request.trust else []
     if job.run is not None and job.attempts > 1 and list_checkpoints(RunDir(job.run).checkpoints):
-        return ["resume", str(job.run), *(["--trust"] if "--trust" in arguments else [])]
-    if job.request.parent is not None:
-        return ["branch", f"{parent_run}@{job.request.point}", *arguments]
-    return ["train", *arguments]
+        # The names that the job was allowed are remembered here; the run may have been changed since.
+        return ["resume", str(job.run), *(trust if request.cluster is not None else [])]
+    if request.parent is not None:
+        return ["branch", f"{parent_run}@{request.point}", *request.arguments, *trust]
+    return ["train", *request.arguments, *trust]
 
 
 def stop_process(group: GroupDir, job: Job, *, kill: bool = False) -> None:
     """Ask a living job to save and end. kill: end it at once, with its whole process group."""
-    pid = group.read_pid(job)
-    if pid is not None and group.is_alive(job.name):
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL) if kill else os.kill(pid, signal.SIGTERM)
+    holder = group.find_process(job)
+    if holder is not None and group.is_alive(job.name):
+        send_signal(holder, signal.SIGKILL if kill else signal.SIGTERM, to_group=kill)
+
+
+def send_signal(holder: lock.Holder, number: signal.Signals, *, to_group: bool = False) -> None:
+    """Signal the holder of a lock, or its process group, unless its pid belongs to another process by now."""
+    descriptor = None
+    with suppress(ProcessLookupError):
+        with suppress(AttributeError, PermissionError, NotImplementedError):  # no pidfd on this system
+            descriptor = os.pidfd_open(holder.pid)
+        try:
+            if not holder.is_alive:
+                return
+            if to_group:
+                os.killpg(holder.pid, number)
+            elif descriptor is not None:
+                signal.pidfd_send_signal(descriptor, number)
+            else:
+                os.kill(holder.pid, number)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
 
 def read_job_status(job: Job) -> dict[str, Any]:
@@ -109,7 +131,9 @@ def read_end(group: GroupDir, job: Job, code: int | None) -> JobEnd:
     if job.stop_asked and cause in ("", _GONE):
         return JobEnd("stopped", "ended before it could save" if job.run else "stopped before it started")
     if cause in ("", _GONE):
-        cause = _explain_code(code) or read_last_message(group.log(job.name), job.log_bytes) or _GONE
+        last = read_last_message(group.log(job.name), job.log_bytes)
+        cause = _explain_code(code) or last or _GONE
+        cause += f"; its last output: {last}" if last not in ("", cause) else ""
     return JobEnd("failed", cause, may_retry=code != _USAGE)
 
 

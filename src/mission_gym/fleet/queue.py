@@ -6,24 +6,28 @@ One process at a time holds the supervisor's lock, and a dead process holds none
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.store import lock
-from mission_gym.store.files import disk_errors, user_folder, write_json
+from mission_gym.store.files import disk_errors, make_private, open_plain, user_folder, write_json
 from mission_gym.store.groups import GroupDir, JobRequest, Kind
+from mission_gym.store.rundir import slug
+from mission_gym.store.sweeps import read_sweep
 from mission_gym.store.validation import Str, read_validated
 
 Role = Literal["supervisor", "standby"]
 _LOCK_WAIT_S = 0.05  # a process that checks the lock holds it for microseconds
+_NAME = "MISSION_GYM_QUEUE"  # name of the queue, for machines whose host name changes
 _ENTRY = TypeAdapter(dict[Str, Str])
 
 
@@ -33,10 +37,11 @@ class Queue:
     def __init__(self, folder: Path | None = None) -> None:
         if sys.platform == "win32":
             raise UsageError("groups of runs need process groups and inherited locks; Windows has neither")
-        self.folder = folder or user_folder("state") / "fleet" / (platform.node() or "machine")
+        name = os.environ.get(_NAME) or platform.node() or "machine"
+        self.folder = folder or user_folder("state") / "fleet" / slug(name)
         self._groups = self.folder / "groups"
         with disk_errors(self._groups):
-            self._groups.mkdir(parents=True, exist_ok=True)
+            make_private(self._groups)
 
     def _lock_path(self, role: Role = "supervisor") -> Path:
         return self.folder / f"{role}.lock"
@@ -53,8 +58,8 @@ class Queue:
         the group."""
 
         def claim(group: GroupDir) -> None:
+            self.claim(group, requests)
             prepare(group)
-            self._claim(group)
 
         group = GroupDir.create(runs_dir, name, kind, requests, claim)
         self.register(group)
@@ -62,25 +67,46 @@ class Queue:
 
     def register(self, group: GroupDir) -> None:
         """Put a group into the queue, if it is not there already."""
-        self._claim(group)
         write_json(self._entry(group), {"path": str(group.path)})
 
-    def _claim(self, group: GroupDir) -> None:
+    def add(self, group: GroupDir, requests: Sequence[JobRequest]) -> None:
+        """Request jobs of a group of this user."""
+        self.claim(group, requests)
+        group.add(requests)
+
+    def claim(self, group: GroupDir, documents: Iterable[BaseModel]) -> None:
+        """Record that this user wrote these requests, or this question of a sweep."""
         mark = self._mark(group)
+        lines = "".join(f"{_digest(each)}\n" for each in documents)
         with disk_errors(mark):
-            mark.parent.mkdir(exist_ok=True)
-            mark.touch()
+            make_private(mark.parent)
+            with open(open_plain(mark, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+                file.write(lines)
+
+    def list_foreign(self, group: GroupDir, documents: Iterable[BaseModel]) -> list[BaseModel]:
+        """The documents of a group that this user did not write."""
+        try:
+            known = set(self._mark(group).read_text().split())
+        except FileNotFoundError:
+            known = set()
+        return [each for each in documents if _digest(each) not in known]
 
     def check_own(self, group: GroupDir) -> None:
-        """Refuse a group that this user did not make: its journal contains commands to run."""
-        if not self._mark(group).exists():
+        """Refuse a group with commands that this user did not request."""
+        if foreign := self.list_foreign(group, _list_documents(group)):
+            named = ", ".join(getattr(each, "name", "the sweep") for each in foreign[:3])
             raise UsageError(
-                f"{group.path} was not made by this user, and its journal contains commands to run;"
-                " read the journal, and allow them with --trust"
+                f"{group.path} contains commands that were not requested by this user, or were changed since"
+                f" ({named}); read its journal, and allow them with --trust"
             )
 
+    def take_over(self, group: GroupDir) -> None:
+        """Allow all commands of a group."""
+        self.claim(group, self.list_foreign(group, _list_documents(group)))
+
     def _mark(self, group: GroupDir) -> Path:
-        """The file that marks a group as made by this user, on any machine that shares the user's folders."""
+        """The file with the digests of the requests that this user made, on any machine that shares the
+        user's folders."""
         return self.folder.parent / ".made" / self._entry(group).stem
 
     def remove(self, group: GroupDir) -> None:
@@ -124,19 +150,26 @@ class Queue:
     @property
     def supervisor(self) -> str | None:
         """The pid of the supervisor; None if there is none."""
-        if not lock.is_held(self._lock_path()):
-            return None
-        with suppress(OSError):
-            return self._lock_path().read_text()
-        return None
+        holder = lock.read_holder(self._lock_path()) if lock.is_held(self._lock_path()) else None
+        return None if holder is None else str(holder.pid)
 
     def start_supervisor(self) -> None:
         """Start a supervisor in the background, which outlives this process and the terminal."""
         with disk_errors(self.folder), (self.folder / "supervisor.log").open("ab") as log:
             subprocess.Popen(
-                [sys.executable, "-m", "mission_gym", "jobs", "resume"],
+                [sys.executable, "-P", "-m", "mission_gym", "jobs", "resume"],
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
     def _entry(self, group: GroupDir) -> Path:
         return self._groups / f"{hashlib.sha256(str(group.path).encode()).hexdigest()[:20]}.json"
+
+
+def _list_documents(group: GroupDir) -> list[BaseModel]:
+    """The documents of a group that decide what is run."""
+    requests: list[BaseModel] = [job.request for job in group.read_jobs().values()]
+    return [*requests, *([read_sweep(group).question] if group.read().kind == "sweep" else [])]
+
+
+def _digest(document: BaseModel) -> str:
+    return hashlib.sha256(document.model_dump_json().encode()).hexdigest()

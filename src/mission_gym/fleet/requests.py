@@ -13,6 +13,7 @@ import yaml
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.plain_yaml import to_plain
+from mission_gym.errors import UsageError
 from mission_gym.fleet.drafts import Draft, Needs, parse_seeds
 from mission_gym.fleet.mps import PIPES, check_mps
 from mission_gym.fleet.queue import Queue
@@ -27,10 +28,22 @@ _VARIABLES = (
 
 
 def make_arguments(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The arguments of `train` or `branch` for values by flag name; `env` is ENV and comes first."""
+    """The arguments of `train` or `branch` for values by flag name; `env` is ENV and comes first. UsageError
+    for a value that would be read as a flag. `trust` is no argument, but a field of the request."""
     env = values.get("env")
-    flags = (word for name, value in values.items() if name != "env" for word in _make_words(name, value))
-    return (*([] if env is None else [str(env)]), *flags)
+    flags = (
+        word
+        for name, value in values.items()
+        if name not in ("env", "trust")
+        for word in _make_words(name, value)
+    )
+    return (*([] if env is None else [_check_bare("env", str(env))]), *flags)
+
+
+def _check_bare(name: str, word: str) -> str:
+    if word.startswith("-"):
+        raise UsageError(f"{word!r} begins with '-', like a flag; values of {name} may not [--{name}]")
+    return word
 
 
 def _make_words(name: str, value: Any) -> Iterator[str]:
@@ -42,9 +55,10 @@ def _make_words(name: str, value: Any) -> Iterator[str]:
     elif name == "curriculum" and isinstance(value, Mapping):
         yield f"--set=env.curriculum={_to_yaml(value)}"
     elif isinstance(value, Mapping):
-        yield from (f"--{flag}", *(f"{key}={_to_yaml(item)}" for key, item in value.items()))
+        pairs = (f"{key}={_to_yaml(item)}" for key, item in value.items())
+        yield from (f"--{flag}", *(_check_bare(flag, pair) for pair in pairs))
     elif isinstance(value, list | tuple) and any(isinstance(item, str) for item in value):
-        yield from (f"--{flag}", *map(str, value))
+        yield from (f"--{flag}", *(_check_bare(flag, str(item)) for item in value))
     elif isinstance(value, list | tuple):
         yield f"--{flag}={','.join(map(str, value))}"
     else:
@@ -85,6 +99,7 @@ def make_requests(
             python=sys.executable, variables=variables, parent=draft.parent, point=draft.point,
             seed=draft.seed, priority=draft.priority, retries=draft.retries,
             cores=draft.needs.cores, uses_gpu=draft.needs.uses_gpu, cuda_mps=mode, cluster=cluster,
+            trust=bool(draft.values.get("trust")),
         )  # fmt: skip
         requests.append(request)
     return requests

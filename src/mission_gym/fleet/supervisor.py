@@ -252,6 +252,11 @@ class Supervisor:
         log = group.log(job.name)
         may_share = job.request.uses_gpu and cluster is None
         under_mps, problem = self._choose_mps(members, job) if may_share else (False, "")
+        if self._queue.list_foreign(group, [job.request]):
+            problem = (
+                "its command was not requested by this user, or was changed since; read it in journal.jsonl,"
+                f" and allow it with `mission-gym jobs resume {group.path} --trust`"
+            )
         if problem:
             self._end(group, job, "failed", problem)
             return

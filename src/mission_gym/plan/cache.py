@@ -35,7 +35,7 @@ def read_plan(key: str) -> dict[str, Any] | None:
     """The stored plan; None if there is none, or if it is damaged."""
     try:
         entry = read_json(find_cache() / f"{key}.json")
-    except RunStateError:
+    except (RunStateError, DiskError):
         return None
     is_whole = isinstance(entry, dict) and entry.pop("key", None) == make_key(entry)
     return entry if is_whole else None
@@ -43,8 +43,8 @@ def read_plan(key: str) -> dict[str, Any] | None:
 
 def write_plan(key: str, entry: dict[str, Any]) -> bool:
     """Store a plan; False if the folder can't be written, so that the next run measures again."""
-    path = find_cache() / f"{key}.json"
     try:
+        path = find_cache() / f"{key}.json"
         with disk_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, entry | {"key": make_key(entry)}, durable=False)

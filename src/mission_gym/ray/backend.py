@@ -88,10 +88,11 @@ def connect(config: Config, backend: Backend) -> Cluster | None:
     if not backend.needs_cluster:
         return None
     from mission_gym.env.wrapper_names import name_code
-    from mission_gym.names import locate
+    from mission_gym.names import locate, make_importable
     from mission_gym.ray.cluster import open_cluster
 
     # Other machines lack the current folder, so it is uploaded if code of the environment is in it.
+    make_importable()
     names = [name for name in (config.env.env_id, *name_code(config.env.wrap)) if ":" in name]
     folders = [place.folder for name in names if (place := locate(name)) is not None]
     here = os.path.realpath(os.getcwd())

@@ -40,7 +40,10 @@ _VARIABLES = {
     "RAY_ROTATION_BACKUP_COUNT": "1",
     "RAY_worker_niceness": "0",
 }
-_NOT_UPLOADED = ["/runs", ".git", ".venv", "venv", "node_modules", "__pycache__"]  # of the user's folder
+_NOT_UPLOADED = [  # of the user's folder: large folders, and files that usually contain secrets
+    "/runs", ".git", ".venv", "venv", "node_modules", "__pycache__", "wandb", "mlruns",
+    ".env", ".env.*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*", ".netrc", ".aws", ".ssh", ".gnupg",
+]  # fmt: skip
 _STORE_SHARE = 0.2  # of the free memory, for blocks and weights in transit
 _STORE_BYTES = (100 << 20, 2 << 30)  # at least and at most
 

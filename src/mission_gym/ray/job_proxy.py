@@ -25,7 +25,7 @@ from mission_gym.errors import MissionGymError, WorkerDied
 from mission_gym.procs.machine import CORES
 from mission_gym.ray.cluster import check_versions, open_cluster
 from mission_gym.ray.node_agent import Listing, NodeAgent, NodeInfo
-from mission_gym.store import END_FILE, GROUP, PID, lock
+from mission_gym.store import END_FILE, GROUP, PID, keep_job_lock, lock
 from mission_gym.store.checkpoints import delete_checkpoint, recover, step_of
 from mission_gym.store.files import TEMPORARY, disk_errors
 from mission_gym.store.groups import announce_end, announce_run
@@ -325,6 +325,7 @@ def _print(text: str) -> None:
 
 def main(args: Sequence[str]) -> int:
     """Run a job; the exit code is the job's."""
+    keep_job_lock()
     address, node, num_gpus, *words = args
     try:
         code = run_job(RemoteJob(address, node, int(num_gpus), words))

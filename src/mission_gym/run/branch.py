@@ -22,7 +22,7 @@ from mission_gym.learner.contract import Learner
 from mission_gym.plan.cache import size_paths
 from mission_gym.run.build import algorithm_of
 from mission_gym.run.config import read_own_config, resolve
-from mission_gym.run.environment import Environment, open_environment, permit_names
+from mission_gym.run.environment import Environment, open_environment, permit_cluster, permit_names
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.settle import Prepared, drop_vector_form, set_num_agents, settle
@@ -80,7 +80,7 @@ def branch_run(
     resolved = resolved.with_values(_inherit(ref, parent, resolved), "parent")
     _refuse_changes(ref, parent, resolved, step)
     resolved, adapted = drop_vector_form(resolved)
-    given = {f"{section}.{name}" for name in flags for section in ("env", "policy")}
+    given = {f"{section}.{name}" for name in flags for section in ("env", "policy", "vector")}
     given |= {text.partition("=")[0].strip() for text in sets}
     environment = _open(ref, parent, resolved, set() if via else given, step, source)
     resolved, more = settle(set_num_agents(resolved, environment.spec), environment, step)
@@ -127,6 +127,7 @@ def _open(
     """Open the child's environment, with the parent's copies of files that were not given again."""
     config = apply_rules(child, step)[0].config  # refuses before anything is built
     folder = read_lineage(ref.run).folder
+    permit_cluster(config, typed="vector.ray_address" in typed)
     runs = [ref.run.path, *find_data_folders(child.files)]
     calls = permit_names(config, typed.__contains__, runs=runs, folder=folder)
     files = _choose_files(ref, parent, child)

@@ -35,7 +35,7 @@ from mission_gym.run.stages import (
 )
 from mission_gym.store.lineage import InferredLeaf, read_lineage
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.trusted import permit
+from mission_gym.store.trusted import permit, permit_contact, permit_kwargs
 from mission_gym.vector.backends import (
     load_backend,
     load_default,
@@ -151,8 +151,11 @@ def list_readings(spec: EnvSpec) -> dict[str, InferredLeaf]:
 def permit_names(
     config: Config, typed: Callable[[str], bool], *, runs: Iterable[Path] = (), folder: str = ""
 ) -> tuple[str, ...]:
-    """Check the code that a config names before any of it is imported (`store/trusted.py`). typed: whether
-    the user typed the value at a path."""
+    """Check the code and the machines that a config names, before any of it is imported or anything connects
+    (`store/trusted.py`). typed: whether the user typed the value at a path."""
+    permit_kwargs(config.env.env_id, config.env.env_kwargs, typed=typed("env.env_kwargs"))
+    for stage in config.env.curriculum.stages if config.env.curriculum else ():
+        permit_kwargs(config.env.env_id, stage.kwargs, typed=typed("env.curriculum"))
     named: dict[str, tuple[str, ...]] = {}
     for path in _NAMES:
         value = config.value(path) or ()
@@ -163,6 +166,13 @@ def permit_names(
     if network and network not in calls:
         judge(network, load_network(network), (nn.Module,), calls)
     return calls
+
+
+def permit_cluster(config: Config, *, typed: bool) -> None:
+    """Check the address of a config's cluster before anything connects: Ray exchanges pickles, so the head of
+    a cluster can run code here."""
+    if config.vector.ray_address not in (None, "auto"):
+        permit_contact(f"the Ray cluster at {config.vector.ray_address}", typed=typed)
 
 
 def open_environment(

@@ -44,6 +44,7 @@ from mission_gym.run.environment import (
     choose_num_workers,
     count_groups,
     open_environment,
+    permit_cluster,
     permit_names,
 )
 from mission_gym.run.stages import EnvSource, has_several_arguments
@@ -87,6 +88,7 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
             raise
         misfit = error
     config = checked.config
+    permit_cluster(config, typed=checked.typed("vector.ray_address"))
     environment = open_environment(
         config,
         dict(config.env.env_kwargs),

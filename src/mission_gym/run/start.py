@@ -38,6 +38,7 @@ from mission_gym.store.groups import announce_run
 from mission_gym.store.lineage import Lineage, write_lineage
 from mission_gym.store.rundir import RunDir, slug
 from mission_gym.store.sinks import check_installed, choose_sinks
+from mission_gym.store.trusted import allow, name_tracker
 
 
 @contextmanager
@@ -117,6 +118,8 @@ def begin(
         try:
             stack.enter_context(run.lock())
             announce_run(run.path)
+            for name in config.run.track:
+                allow(name_tracker(name, run.path))
             environment = environment.with_files(copy_files(run, files), config, source)
             lineage = replace(
                 parentage or Lineage("", ""),

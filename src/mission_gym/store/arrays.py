@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mission_gym.data import Array
+from mission_gym.store.files import open_plain
 
 _NAMES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
@@ -36,7 +37,7 @@ def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    with path.open("wb") as file:
+    with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         for part in (len(text).to_bytes(8, "little"), text, *map(_raw, arrays.values())):
             digest.update(part)
             file.write(part)

@@ -67,6 +67,7 @@ _BASELINES = TypeAdapter(dict[Str, _Baseline])
 
 def check_writable(run: RunDir) -> None:
     """Check that an evaluation can be stored, before it starts; DiskError."""
+    run.check_plain()
     probe = run.eval / f"{TEMPORARY}{step_name(0)}-probe.json-{os.getpid()}"
     with disk_errors(run.eval):
         run.eval.mkdir(exist_ok=True)
@@ -78,6 +79,7 @@ def check_writable(run: RunDir) -> None:
 
 def write_eval(run: RunDir, step: int, suite: str, result: dict[str, Any]) -> Path:
     """Write the result of one evaluation; it replaces one of the same step and suite."""
+    run.check_plain()
     with disk_errors(run.eval):
         run.eval.mkdir(exist_ok=True)
     path = run.eval / f"{step_name(step)}-{suite}.json"

@@ -10,9 +10,10 @@ import errno
 import json
 import math
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -42,9 +43,45 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise DiskError(f"can't write {path}: {error.strerror or error}; {remedy}") from error
 
 
+def open_plain(path: Path, flags: int, mode: int = 0o666) -> int:
+    """Open a regular file and return its descriptor; OSError for a symbolic link, a pipe or a device.
+
+    Files of runs and groups that are not replaced as a whole are opened with it: the folder may be a
+    stranger's, and its links may lead to any file of the user.
+    """
+    plain = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a pipe must not block
+    try:
+        descriptor = os.open(path, flags | plain, mode)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO) or path.is_symlink():
+            raise _refuse(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _refuse(path)
+    return descriptor
+
+
+def _refuse(path: Path) -> OSError:
+    return OSError(errno.ELOOP, f"it is a link, a pipe or a device, not a file ({path.name})")
+
+
+def check_plain(folder: Path, inner: Sequence[str] = ()) -> None:
+    """Refuse links and special files in a folder and in its folders `inner`; RunStateError. To be called
+    before anything is written there."""
+    for each in (folder, *(folder / name for name in inner)):
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(each) as entries:
+            for entry in entries:
+                if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
+                    raise RunStateError(
+                        f"{entry.path} is a link, a pipe or a device; nothing is written to {folder.name}, "
+                        "since a link may lead to any of your files; remove it, or put the file in its place"
+                    )
+
+
 def write_synced(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a new file; if `durable`, wait until it is on the disk."""
-    with path.open("wb") as file:
+    """Write a file; if `durable`, wait until it is on the disk."""
+    with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(data)
         file.flush()
         if durable:
@@ -107,10 +144,22 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     write_atomic(path, json.dumps(to_json(value), indent=2, allow_nan=False) + "\n", durable=durable)
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file; RunStateError if it is missing, unreadable or damaged."""
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file; OSError, also for one that is larger."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise _refuse(path)
+        if facts.st_size > max_bytes:
+            size, most = facts.st_size >> 20, max_bytes >> 20
+            raise OSError(errno.EFBIG, f"it has {size} MiB, and such files have at most {most} MiB")
+        return file.read(max_bytes)
+
+
+def read_json(path: Path, max_bytes: int = 16 << 20) -> Any:
+    """Read a JSON file; RunStateError if it is missing, unreadable, damaged or larger."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_bounded(path, max_bytes))
     except OSError as error:
         raise RunStateError(f"can't read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -129,11 +178,27 @@ def read_tail(path: Path, max_bytes: int = 1 << 16) -> list[str]:
     return lines[1:] if size > max_bytes else lines
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder of the user's state, with its parents; only the user may open ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in (folder, *folder.parents):
+        if "mission-gym" not in each.parts:
+            break
+        if each.stat().st_mode & 0o077:
+            each.chmod(0o700)
+
+
 def user_folder(kind: Literal["cache", "state"]) -> Path:
-    """Return our per-user folder: below XDG_CACHE_HOME or XDG_STATE_HOME, or the system's own place."""
+    """Return our per-user folder: below XDG_CACHE_HOME or XDG_STATE_HOME, or the system's own place.
+    DiskError for a user without a home, as in some containers."""
     given = os.environ.get(f"XDG_{kind.upper()}_HOME")
     if sys.platform == "win32":
         given = given or os.environ.get("LOCALAPPDATA")
     own = {"cache": ".cache", "state": ".local/state"}
     mac = {"cache": "Library/Caches", "state": "Library/Application Support"}
-    return Path(given or Path.home() / (mac if sys.platform == "darwin" else own)[kind]) / "mission-gym"
+    try:
+        return Path(given or Path.home() / (mac if sys.platform == "darwin" else own)[kind]) / "mission-gym"
+    except RuntimeError as error:
+        raise DiskError(
+            f"there is no folder for our {kind}: this user has no home; set HOME or XDG_{kind.upper()}_HOME"
+        ) from error

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from mission_gym.errors import DiskError, RunStateError
 from mission_gym.store import END_FILE, RUN_FILE, lock
 from mission_gym.store.files import disk_errors, write_json
+from mission_gym.store.lock import Holder
 from mission_gym.store.resolve import match_name
 from mission_gym.store.rundir import RunDir, make_stamped
 from mission_gym.store.tables import Journal
@@ -57,6 +58,7 @@ class JobRequest(BaseModel):
     uses_gpu: bool = False
     cuda_mps: Literal["off", "on", "auto"] = "auto"
     cluster: Str | None = None  # address of its Ray cluster, "" to start one
+    trust: bool = False  # allow the code that it names
 
 
 class _JobEvent(BaseModel):
@@ -211,16 +213,20 @@ class GroupDir:
 
     def is_alive(self, name: str) -> bool:
         """Return whether the process of a job is alive."""
-        return lock.is_held(self.lock(name))
+        if not lock.is_held(self.lock(name)):
+            return False
+        holder = lock.read_holder(self.lock(name))  # a process that it started may hold its lock, too
+        return holder is None or not holder.is_here or holder.is_alive
+
+    def find_process(self, job: Job) -> Holder | None:
+        """Return the process of the last attempt, as its lock names it; None if no process was started."""
+        holder = lock.read_holder(self.lock(job.name))
+        return holder if holder is not None and holder.note == str(job.attempts) else None
 
     def read_pid(self, job: Job) -> int | None:
-        """Return the pid that the last attempt wrote into its lock; None if no process was started."""
-        try:
-            words = self.lock(job.name).read_text().split()
-        except OSError:
-            return None
-        is_own = len(words) == 2 and words[1] == str(job.attempts) and words[0].isdigit()
-        return int(words[0]) if is_own else None
+        """Return the pid of the last attempt; None if no process was started."""
+        holder = self.find_process(job)
+        return None if holder is None else holder.pid
 
     def is_running(self, job: Job) -> bool:
         """Return whether the last attempt of a live job has started to train."""

@@ -58,6 +58,7 @@ def read_lineage(run: RunDir) -> Lineage:
 
 def pin(run: RunDir, step: int, child: str) -> None:
     """Keep checkpoint `step` of `run` for the run named `child`; several branches may call this at once."""
+    run.check_plain()
     with lock.hold(run.path / ".pins-lock", wait_s=_PIN_WAIT_S):
         pins = read_pins(run)
         children = [*pins.get(step, []), child]

@@ -28,7 +28,7 @@ def check_ours(run: RunDir) -> None:
     what = ""
     if run.path.is_symlink() or not run.path.is_dir():
         what = "a link" if run.path.is_symlink() else "not a folder"
-    elif not (run.path / ".lock").is_file() or run.status_json.is_symlink():
+    elif any(path.is_symlink() or not path.is_file() for path in (run.path / ".lock", run.status_json)):
         what = "not a run of ours: it has no .lock"
     else:
         with suppress(RunStateError):

@@ -22,13 +22,21 @@ from pydantic import SkipValidation, TypeAdapter
 from mission_gym.errors import DiskError, RunGoneError, RunStateError, UsageError
 from mission_gym.store import PID, lock
 from mission_gym.store.checkpoints import recover
-from mission_gym.store.files import disk_errors, remove_leftovers, sync_folder, write_json
+from mission_gym.store.files import (
+    check_plain,
+    disk_errors,
+    remove_leftovers,
+    sync_folder,
+    write_json,
+    write_synced,
+)
 from mission_gym.store.validation import Count, Record, Str, read_validated
 
 # Reading a status takes the lock for some microseconds, which must not look like another writer.
 _LOCK_WAIT_S = 0.1
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RESERVE_BYTES = 1 << 16
+_STATUS_BYTES = 1 << 20  # at most: lists read the status of every run
 _ENDED = ("done", "stopped", "failed")
 # Everything that we write into a run, by name, except for checkpoints/, env/, eval/ and files of sinks.
 OWN_NAMES = (
@@ -131,7 +139,7 @@ class RunDir:
         run = cls(make_stamped(runs_dir, name, now))
         try:
             with disk_errors(run.path):
-                run._lock_path.touch()
+                run._lock_path.touch(0o600)
             run.write_status(state="starting", created=now.timestamp())
         except BaseException as error:
             shutil.rmtree(run.path, ignore_errors=True)
@@ -153,6 +161,7 @@ class RunDir:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the run for writing and repair it after a kill; RunStateError if another process holds it."""
+        self.check_plain()
         with lock.hold(self._lock_path, wait_s=_LOCK_WAIT_S) as self._held:
             try:
                 recover(self.checkpoints)
@@ -163,6 +172,10 @@ class RunDir:
                 with suppress(OSError):
                     self._reserve.unlink(missing_ok=True)
                 self._held = None
+
+    def check_plain(self) -> None:
+        """Refuse to write to a run with links, which may lead to any file of the user; RunStateError."""
+        check_plain(self.path, ("checkpoints", "eval", "tensorboard"))
 
     def check_not_moved(self) -> None:
         """Raise RunGoneError if the folder that this process locked was moved or removed."""
@@ -181,7 +194,7 @@ class RunDir:
     def keep_reserve(self) -> None:
         """Reserve some bytes, so that the final status can be written to a full disk."""
         with suppress(OSError):
-            self._reserve.write_bytes(os.urandom(_RESERVE_BYTES))
+            write_synced(self._reserve, os.urandom(_RESERVE_BYTES), durable=False)
 
     def write_status(self, *, durable: bool = True, **fields: Any) -> None:
         """Merge fields, pid and heartbeat into the status; None removes a field. RunGoneError."""
@@ -218,7 +231,8 @@ class RunDir:
     def _checked_status(self) -> dict[str, Any]:
         if not os.path.exists(self.status_json):
             return {}
-        return read_validated(self.status_json, _STATUS).model_dump(exclude_unset=True, warnings=False)
+        status = read_validated(self.status_json, _STATUS, _STATUS_BYTES)
+        return status.model_dump(exclude_unset=True, warnings=False)
 
 
 def make_stamped(runs_dir: Path, name: str, now: datetime) -> Path:

@@ -152,10 +152,7 @@ def hold_sweep(group: GroupDir) -> Iterator[None]:
         yield
 
 
-def find_driver(group: GroupDir) -> int | None:
+def find_driver(group: GroupDir) -> lock.Holder | None:
     """Return the process that requests trials; None without one."""
     path = group.path / _LOCK
-    if not lock.is_held(path):
-        return None
-    text = path.read_text()
-    return int(text) if text.isdigit() else None
+    return lock.read_holder(path) if lock.is_held(path) else None

@@ -18,8 +18,10 @@ from typing import Any
 
 from mission_gym.errors import RunStateError
 from mission_gym.store import lock
-from mission_gym.store.files import disk_errors, to_json
+from mission_gym.store.files import disk_errors, open_plain, to_json
 
+_CHUNK_BYTES = 1 << 16
+_ROW_BYTES = 16 << 20  # at most
 _WAIT_S = 30.0  # for other writers of a journal, each of which takes milliseconds
 
 
@@ -46,8 +48,9 @@ class Table:
     def _open(self, position: int | None = None) -> None:
         with disk_errors(self.path):
             # Unbuffered, so that a kill loses no row.
-            self._file = self.path.open("ab", buffering=0)
-            whole = self.path.read_bytes().rfind(b"\n") + 1
+            descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+            self._file = io.FileIO(descriptor, "ab")
+            whole = _find_end(descriptor)
             self._size = whole if position is None else min(position, whole)
             self._file.truncate(self._size)
 
@@ -84,9 +87,13 @@ class MetricsLog(Table):
         """Yield the rows that `read` returns; a file may be larger than the memory."""
         try:
             with path.open("rb") as file:
-                for number, line in enumerate(file, 1):
+                number = 0
+                while line := file.readline(_ROW_BYTES):
+                    number += 1
                     if line.endswith(b"\n"):
                         yield _parse_row(line, f"{path}, line {number}")
+                    elif len(line) == _ROW_BYTES:
+                        raise RunStateError(f"{path}, line {number} is too long for a row; remove the line")
         except FileNotFoundError:
             return
         except OSError as error:
@@ -98,7 +105,7 @@ class MetricsLog(Table):
         with path.open("rb") as file:
             file.seek(offset)
             lines = file.read(max_bytes)
-            lines += file.readline()
+            lines += file.readline(_ROW_BYTES)
         whole = lines[: lines.rfind(b"\n") + 1]
         rows = [_parse_row(line, f"{path}, after byte {offset}") for line in whole.splitlines()]
         return rows, offset + len(whole)
@@ -125,6 +132,19 @@ class Journal:
     def read(self) -> list[dict[str, Any]]:
         """Return all whole rows; RunStateError for a damaged one."""
         return MetricsLog.read(self.path)
+
+
+def _find_end(descriptor: int) -> int:
+    """Return the position behind the last line break of a file, read from its end."""
+    end = os.fstat(descriptor).st_size
+    while end > 0:
+        start = max(0, end - _CHUNK_BYTES)
+        os.lseek(descriptor, start, os.SEEK_SET)
+        at = os.read(descriptor, end - start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        end = start
+    return 0
 
 
 def _parse_row(line: bytes, where: str) -> dict[str, Any]:

@@ -10,17 +10,18 @@ state folder, or in memory if that can't be written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from mission_gym.errors import TrustError, UsageError
+from mission_gym.errors import DiskError, TrustError, UsageError
 from mission_gym.names import CodeLocation, command_line, is_in_run, locate, make_importable, read_path
-from mission_gym.store.files import user_folder
+from mission_gym.store.files import make_private, open_plain, user_folder
 
 _T = TypeVar("_T")
 _MAX_BYTES = 1 << 20
+_HOSTS = {"base_url", "allow_loopback", "served_at"}  # arguments of Explore
 _here: set[str] = set()  # lines allowed by this process
 
 
@@ -68,6 +69,27 @@ def permit(
     return tuple(calls)
 
 
+def permit_contact(what: str, *, typed: bool = False) -> None:
+    """Check that a run or a config file may contact another machine; TrustError. what: the contact, which is
+    also the line that records the permission. typed: the user has just requested it."""
+    if typed:
+        allow(what)
+    elif what not in _read_lines():
+        raise TrustError(f"a file, not you, asks for this connection: {what}", what, "nothing was sent")
+
+
+def name_tracker(name: str, run: Path) -> str:
+    """Return the line that allows a run to send its metrics to a tracker; runs that are made here may."""
+    return f"the tracker {name} for {run}"
+
+
+def permit_kwargs(env_id: str, kwargs: Mapping[str, Any], *, typed: bool = False) -> None:
+    """Check the arguments of an environment that name hosts; TrustError."""
+    if "explore" in env_id.lower():
+        for name in _HOSTS.intersection(kwargs):
+            permit_contact(f"{env_id} with {name}={kwargs[name]!r}", typed=typed)
+
+
 def find_data_folders(files: Iterable[Path]) -> list[Path]:
     """Return the folders of config files, which count as runs unless the user works in them or made them
     importable."""
@@ -83,11 +105,11 @@ def allow(line: str) -> None:
     _here.add(line)
     if not line.isprintable():  # a folder with a line break: it can't be a line of the file
         return
-    with suppress(OSError, RuntimeError):  # the user is asked again next time
+    with suppress(OSError, DiskError):  # the user is asked again next time
         path = find_trust_file()
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
+        make_private(path.parent)
+        with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            file.write(f"{line}\n".encode())
 
 
 def retry_if_allowed(call: Callable[[], _T], ask: Callable[[TrustError], bool]) -> _T:
@@ -104,7 +126,7 @@ def retry_if_allowed(call: Callable[[], _T], ask: Callable[[TrustError], bool]) 
 
 
 def find_trust_file() -> Path:
-    """Return the file of allowed lines; RuntimeError for a user without a home."""
+    """Return the file of allowed lines; DiskError for a user without a home."""
     return user_folder("state") / "trusted"
 
 
@@ -112,7 +134,7 @@ def _read_lines() -> set[str]:
     try:
         with find_trust_file().open(encoding="utf-8") as file:
             return _here | set(file.read(_MAX_BYTES).split("\n"))
-    except (OSError, RuntimeError, UnicodeDecodeError):
+    except (OSError, DiskError, UnicodeDecodeError):
         return set(_here)
 
 

@@ -21,9 +21,9 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-def read_validated(path: Path, adapter: TypeAdapter[_T]) -> _T:
+def read_validated(path: Path, adapter: TypeAdapter[_T], max_bytes: int = 16 << 20) -> _T:
     """Read a JSON file of this type; RunStateError names the file and the wrong key."""
-    return validate(path, read_json(path), adapter)
+    return validate(path, read_json(path, max_bytes), adapter)
 
 
 def validate(path: Path, content: Any, adapter: TypeAdapter[_T]) -> _T:

@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from mission_gym.cli.main import main
 from mission_gym.errors import UsageError
 from mission_gym.report.dashboard.guard import is_loopback, keep_token
 from mission_gym.report.dashboard.serve import open_socket
+from waits import LONG_S
 
+_HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m"
 
 
@@ -70,6 +73,7 @@ def test_without_a_token_nothing_is_told(server: Server, path: str) -> None:
         f"{server.cookie}x",
         server.cookie.replace("=", "=x"),
         "mission-gym-1=" + server.token,
+        f"mission-gym-{server.port}={server.token}",  # other servers of this host see the cookie
     ):
         answer = server.ask(path, Cookie=cookie)
         assert answer.code == 401
@@ -308,3 +312,27 @@ def test_commands_to_copy_work(
     assert names == ["resume", "eval", "branch", "record", "runs"]
     for command in [*list(commands)[1:], next(iter(commands))]:  # a run that went on is no longer as it was
         assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+
+
+def test_half_requests_do_not_keep_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., Server]
+) -> None:
+    """Connections without a whole request are closed: the oldest above a number, and all after some time."""
+    HandRun(tmp_path)
+    server = serve(tmp_path)
+    sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(300)]
+    for each in sockets:
+        each.sendall(_HALF)
+    assert server.get("/api/runs").code == 200
+    for each in sockets:
+        each.settimeout(LONG_S)
+        with suppress(ConnectionResetError), each:
+            assert each.recv(1) == b""
+
+
+def test_one_huge_file_costs_its_run_alone(tmp_path: Path, serve: Callable[..., Server]) -> None:
+    small, huge = HandRun(tmp_path, "small"), HandRun(tmp_path, "huge")
+    os.truncate(huge.dir.status_json, 3 << 30)
+    answer = serve(tmp_path).get("/api/runs")
+    assert answer.code == 200
+    assert small.dir.name in answer.text

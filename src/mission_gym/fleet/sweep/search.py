@@ -12,6 +12,7 @@ from statistics import mean
 
 from mission_gym.config.layers import Resolved
 from mission_gym.fleet.groups import ask_jobs
+from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import find_needs
 from mission_gym.fleet.sweep.question import MOST_TRIALS
 from mission_gym.fleet.sweep.space import fit_values, make_choice
@@ -47,7 +48,10 @@ Jobs = Mapping[str, Job]
 class Search:
     """The work of one process on a sweep. base: the config of its runs without a setting."""
 
-    def __init__(self, group: GroupDir, study: Study, base: Resolved, cores: int, say: Say) -> None:
+    def __init__(
+        self, queue: Queue, group: GroupDir, study: Study, base: Resolved, cores: int, say: Say
+    ) -> None:
+        self._queue = queue
         self._group, self._study, self._base, self._say = group, study, base, say
         record = read_sweep(group)
         self._question = record.question
@@ -60,10 +64,11 @@ class Search:
     def retry_jobs(self, jobs: Jobs) -> None:
         """Retry the jobs that a kill or a stop has ended, with one more retry than before."""
         again = [job for trial in self._study.list_trials() for job in self._list_open(trial, jobs)]
-        self._group.add(
+        requests = [
             job.request.model_copy(update={"retries": max(job.request.retries, job.tries + 1)})
             for job in again
-        )
+        ]
+        self._queue.add(self._group, requests)
         ask_jobs(self._group, [job.name for job in again if job.state in ("failed", "stopped")], "resume")
 
     def _list_open(self, trial: SweepTrial, jobs: Jobs) -> list[Job]:
@@ -90,7 +95,7 @@ class Search:
         if not requests:
             requests = self._request_retests(trials, jobs)
         if requests:
-            self._group.add(requests)
+            self._queue.add(self._group, requests)
         if ended or requests or self._spent_s - self._saved_s > _SAVE_S:
             self._save(trials, jobs)
         return bool(requests)

@@ -1,12 +1,13 @@
 """Which requests are allowed: those with our Host, no foreign Origin, and the token of the printed address.
 Static files contain nothing about runs and need no token: the page that asks for the token needs them.
 
-The token is in the address once, and then in a cookie that scripts can't read. Pages load only from this
-server: the policy below forbids inline scripts and styles, frames and other hosts.
+The token is in the address once. Then a cookie that scripts can't read has a secret of this address. Pages
+load only from this server: the policy below forbids inline scripts and styles, frames and other hosts.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 import os
 import re
@@ -20,7 +21,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mission_gym.store.files import user_folder
+from mission_gym.errors import DiskError
+from mission_gym.store.files import make_private, user_folder
 
 _POLICY = "default-src 'self'; base-uri 'none'; form-action 'none'; object-src 'none'; frame-ancestors "
 _ALONE = {"Content-Security-Policy": f"{_POLICY}'none'", "X-Frame-Options": "DENY"}
@@ -42,9 +44,9 @@ Refuse = Callable[[Request, int, str], Response]
 def keep_token() -> str:
     """This user's token, the same after a restart, so that open pages still work; a new one if it can't be
     stored."""
-    path = user_folder("state") / "watch-token"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = user_folder("state") / "watch-token"
+        make_private(path.parent)
         is_private = path.is_file() and not path.is_symlink()
         if os.name == "posix":
             is_private = is_private and not path.stat().st_mode & 0o077
@@ -56,7 +58,7 @@ def keep_token() -> str:
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(token)
         return token
-    except (OSError, ValueError):
+    except (OSError, ValueError, DiskError):
         return secrets.token_hex(24)
 
 
@@ -66,6 +68,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def make_secret(token: str, cookie: str) -> str:
+    """The value of a cookie, from which the token can't be computed. Browsers send cookies to every port of a
+    host, so other servers see it, and it must be of no use for our servers on other ports."""
+    return hmac.new(token.encode(), cookie.encode(), "sha256").hexdigest()
+
+
+def _are_equal(given: str, secret: str) -> bool:
+    return secrets.compare_digest(given.encode(), secret.encode())
 
 
 class Guard:
@@ -108,24 +120,20 @@ class Guard:
             return self._refuse(request, 403, "the request came from another site")
         if request.method not in _METHODS:
             return self._refuse(request, 405, "this server only answers GET requests")
-        cookie = f"mission-gym-{request.url.port or 80}"  # browsers share cookies between ports
+        cookie = f"mission-gym-{request.url.port or 80}"
+        secret = make_secret(self._token, cookie)
         given = request.query_params.get("token")
-        if given is not None and self._is_token(given):
+        if given is not None and _are_equal(given, self._token):
             left = [(key, value) for key, value in request.query_params.multi_items() if key != "token"]
             response = RedirectResponse(request.url.replace(query=urlencode(left)), 303)
-            response.set_cookie(
-                cookie, self._token, max_age=_COOKIE_S, path="/", httponly=True, samesite="lax"
-            )
+            response.set_cookie(cookie, secret, max_age=_COOKIE_S, path="/", httponly=True, samesite="lax")
             return response
         is_own_file = request.scope["path"].startswith("/static/")
-        if not is_own_file and not self._is_token(request.cookies.get(cookie, "")):
+        if not is_own_file and not _are_equal(request.cookies.get(cookie, ""), secret):
             return self._refuse(
                 request, 401, "open the address that `mission-gym watch` printed, including its token"
             )
         return None
-
-    def _is_token(self, text: str) -> bool:
-        return secrets.compare_digest(text.encode(), self._token.encode())
 
     def _is_ours(self, host: str) -> bool:
         """Whether a Host header names this server. Another site whose name points here (DNS rebinding) sends

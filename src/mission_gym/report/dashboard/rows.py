@@ -183,7 +183,7 @@ def _find_step(file: BinaryIO, step: int, end: int) -> int:
     if low:
         file.readline(_LONGEST_BYTES)
     at = file.tell()
-    for line in file:
+    while line := file.readline(_LONGEST_BYTES):
         row = _parse(line) if line.startswith(_PROGRESS) else None
         if row is not None and row.get("step", 0) >= step:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -10,8 +11,10 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mission_gym.errors import UsageError
 from mission_gym.report.dashboard.app import make_app
@@ -21,7 +24,40 @@ from mission_gym.store.metrics import Metric
 
 PORT = 6446
 _NUM_PORTS = 50  # tried if the first is taken
+_HEAD_S = 10.0  # for a whole request
+_MOST_IDLE = 200  # connections without a request
 _NICE = 10  # trainings come first; on a busy core the server still gets a tenth
+
+
+class _BoundedProtocol(H11Protocol):
+    """Closes connections that do not send a whole request: after a time, or the oldest above a number. A
+    client without a token could otherwise hold all descriptors of the server."""
+
+    _idle: ClassVar[dict[_BoundedProtocol, None]] = {}  # the oldest first
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._idle[self] = None
+        self.loop.call_later(_HEAD_S, self._check)
+        for other in [each for each in self._idle if each._is_idle()][:-_MOST_IDLE]:
+            other._close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.pop(self, None)
+        super().connection_lost(exc)
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _check(self) -> None:
+        if self._is_idle():
+            self._close()
+        elif self in self._idle:
+            self.loop.call_later(_HEAD_S, self._check)
+
+    def _close(self) -> None:
+        self._idle.pop(self, None)
+        self.transport.close()
 
 
 def serve(
@@ -49,7 +85,7 @@ def serve(
         app = make_app(index, metrics, token, host, lambda: server.should_exit, in_notebook=in_notebook)
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False,
-            proxy_headers=False, timeout_graceful_shutdown=2,
+            proxy_headers=False, timeout_graceful_shutdown=2, http=_BoundedProtocol,
         )  # fmt: skip
         server = uvicorn.Server(config)
         if in_notebook:
