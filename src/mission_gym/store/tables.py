@@ -158,10 +158,21 @@ def _parse_row(line: bytes, where: str) -> dict[str, Any]:
 
 
 def format_csv_line(values: Iterable[Any]) -> str:
-    """Format one line of CSV; missing and non-finite values are empty, line breaks become blanks."""
+    """Format one line of CSV; missing and non-finite values are empty, line breaks become blanks. A text that
+    a spreadsheet would calculate gets a quote in front."""
     text = io.StringIO()
     cells = (to_json(value) for value in values)
     csv.writer(text, lineterminator="\n").writerow(
-        " ".join(cell.split()) if isinstance(cell, str) else cell for cell in cells
+        _make_inert(" ".join(cell.split())) if isinstance(cell, str) else cell for cell in cells
     )
     return text.getvalue()
+
+
+def _make_inert(cell: str) -> str:
+    if not cell.startswith(("=", "+", "-", "@")):
+        return cell
+    try:
+        float(cell)  # a number that was read from another table
+    except ValueError:
+        return f"'{cell}"
+    return cell
