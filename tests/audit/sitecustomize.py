@@ -32,7 +32,7 @@ def _find_problem(event, args):
             return f"writes {args[0]!r}"
     if event in _CHANGES and any(_is_in(arg, precious) for arg in args[:2]):
         return f"{event} {args[:2]!r}"
-    if event == "exec" and _is_in(getattr(args[0], "co_filename", None), data):
+    if event == "exec" and os.path.isabs(args[0].co_filename) and _is_in(args[0].co_filename, data):
         return f"executes {args[0].co_filename}"
     is_start = event in ("subprocess.Popen", "os.exec", "os.posix_spawn")
     if is_start and os.path.realpath(os.fsdecode(args[0])) not in _RULES["programs"]:

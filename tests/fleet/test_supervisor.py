@@ -513,7 +513,7 @@ def test_a_resumed_job_gets_the_cores_that_it_was_planned_for(
     monkeypatch.setattr(supervision, "usable_cores", lambda: 4)
     group = crew.group(crew.request("a", "die-once"))
     crew.tick_until(lambda: group.read_jobs()["a"].attempts == 1 and group.read_jobs()["a"].state == "queued")
-    group.add([crew.request("b", "wait", priority=1)])
+    crew.queue.add(group, [crew.request("b", "wait", priority=1)])
     crew.tick_until(lambda: "b" in group.read_jobs() and group.read_jobs()["b"].state == "starting")
     for now in range(20):
         crew.supervisor.tick(1000.0 + now)
@@ -533,10 +533,10 @@ def test_the_cause_is_the_last_message_of_the_last_attempt(crew: Crew) -> None:
 def test_a_disk_that_fails_forgets_no_group(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     group = crew.group(crew.request("a"))
 
-    def fail(path: Path) -> bytes:
+    def fail(path: Path, max_bytes: int) -> bytes:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", fail)
+        patch.setattr("mission_gym.store.files.read_bounded", fail)
         assert crew.queue.list_groups() == []
     assert crew.queue.list_groups() == [group]

@@ -166,7 +166,7 @@ class Queue:
 
 
 def _list_documents(group: GroupDir) -> list[BaseModel]:
-    """The documents of a group that decide what is run."""
+    """The documents of a group that contain its commands."""
     requests: list[BaseModel] = [job.request for job in group.read_jobs().values()]
     return [*requests, *([read_sweep(group).question] if group.read().kind == "sweep" else [])]
 

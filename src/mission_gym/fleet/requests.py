@@ -29,7 +29,7 @@ _VARIABLES = (
 
 def make_arguments(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The arguments of `train` or `branch` for values by flag name; `env` is ENV and comes first. UsageError
-    for a value that would be read as a flag. `trust` is no argument, but a field of the request."""
+    for a value that would be read as a flag. `trust` is left out: it is a field of the request."""
     env = values.get("env")
     flags = (
         word

@@ -41,7 +41,7 @@ _VARIABLES = {
     "RAY_worker_niceness": "0",
 }
 _NOT_UPLOADED = [  # of the user's folder: large folders, and files that usually contain secrets
-    "/runs", ".git", ".venv", "venv", "node_modules", "__pycache__", "wandb", "mlruns",
+    "/runs", ".git", ".venv", "venv", "node_modules", "__pycache__", "wandb/", "mlruns/",
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*", ".netrc", ".aws", ".ssh", ".gnupg",
 ]  # fmt: skip
 _STORE_SHARE = 0.2  # of the free memory, for blocks and weights in transit

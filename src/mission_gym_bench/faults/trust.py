@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,11 +15,15 @@ from pathlib import Path
 import yaml
 
 from mission_gym.store.rundir import RunDir
-from mission_gym_bench.faults.harness import FaultCase, Harness, must
+from mission_gym_bench.faults.harness import CommandResult, FaultCase, Harness, must
 
 _COMMANDS = ("eval", "resume", "branch", "record", "train", "check")
 _NOTHING_RUN = "the command ends with one message and executes no code named by the run"
-_NOTHING_GONE = "only files of runs are deleted"
+_NOTHING_GONE = "only files of runs are written and deleted, no command of a stranger is run"
+_WRITTEN = (
+    ".lock", ".pins-lock", ".reserve", "metrics.jsonl", "progress.csv", "monitor.csv", "log.txt",
+    "status.json", "pins.json", "env-output.txt", "eval", "tensorboard",
+)  # fmt: skip
 _CODE = """
 import pathlib
 
@@ -67,6 +75,33 @@ def _plant_network(run: RunDir, canary: Path) -> None:
     _plant_code(run, canary, run.path, "policy", "network")
 
 
+def _plant_dotted(run: RunDir, canary: Path) -> None:
+    """Name code in the run through packages without __init__.py, from the folder above."""
+    run.env.mkdir(exist_ok=True)
+    (run.env / "evil.py").write_text(_CODE.format(canary=str(canary)))
+    lineage = json.loads(run.lineage_json.read_text())
+    run.lineage_json.write_text(json.dumps(lineage | {"folder": str(run.path.parent)}))
+    edit_values(run, "env", env_id=f"{run.name}.env.evil:make")
+
+
+def _plant_hazard(run: RunDir, canary: Path) -> None:
+    """Name a class of the benchmarks, which starts a process and writes files."""
+    hazard = {"kind": "background process", "once": str(canary)}
+    edit_values(run, "env", env_id="mission_gym_bench.faults.hazard:Hazard", env_kwargs=hazard)
+
+
+def _plant_recorder(run: RunDir, canary: Path) -> None:
+    edit_values(run, "env", wrap=[f"gymnasium.wrappers:RecordVideo({str(canary)!r})"])
+
+
+def _plant_line_break(run: RunDir, canary: Path) -> None:
+    edit_values(run, "env", env_id=f"bridge:touch {canary}\nx")
+
+
+def _plant_host(run: RunDir, canary: Path) -> None:
+    edit_values(run, "env", env_id="mission_gym/Explore-v0", env_kwargs={"served_at": "http://127.0.0.1:9/"})
+
+
 def _plant_yaml(run: RunDir, canary: Path) -> None:
     text = run.config_yaml.read_text()
     run.config_yaml.write_text(f"{text}\nevil: !!python/object/apply:os.system ['touch {canary}']\n")
@@ -78,6 +113,11 @@ _WAYS: dict[str, Callable[[RunDir, Path], None]] = {
     "code inside the run": lambda run, canary: _plant_code(run, canary, run.path),
     "code among the run's files": lambda run, canary: _plant_code(run, canary, run.env),
     "a folder of the stranger's": lambda run, canary: _plant_code(run, canary, canary.parent / "theirs"),
+    "a dotted name into the run": _plant_dotted,
+    "a class of the benchmarks": _plant_hazard,
+    "a wrapper that writes files": _plant_recorder,
+    "a name with a line break": _plant_line_break,
+    "a host": _plant_host,
     "a wrapper": _plant_wrapper,
     "a network": _plant_network,
     "a yaml tag": _plant_yaml,
@@ -89,7 +129,12 @@ def _open(harness: Harness, plant: Callable[[RunDir, Path], None], command: str)
     plant(run, canary)
     ended = harness.run(*_words(harness, run, command))
     must(not canary.exists(), "the stranger's code was executed")
-    ended.expect(0, 2) if plant in (_plant_yaml, _plant_network, _plant_wrapper) else ended.expect(2)
+    ended.expect(0, 2) if plant in (
+        _plant_yaml,
+        _plant_network,
+        _plant_wrapper,
+        _plant_recorder,
+    ) else ended.expect(2)
 
 
 def _words(harness: Harness, run: RunDir, command: str) -> tuple[str, ...]:
@@ -142,9 +187,14 @@ def make_safety_faults() -> list[FaultCase]:
         "runs clean without names, next to a project": _clean_all,
         "files outside the run": partial(_leave, file="../../../secret.txt"),
         "files outside the run by a link": partial(_leave, file="link"),
+        "values of a job file that look like flags": _trust_itself,
+        "a changed journal of a group": _change_journal,
+        "a status of 3 GB next to other runs": _grow_status,
+        "a user without a home": _leave_home,
     }
+    table |= {f"a link behind {name}": partial(_link, name=name) for name in _WRITTEN}
     return [
-        FaultCase("data safety", name, _NOTHING_GONE, check, quick=not name.endswith("link"))
+        FaultCase("data safety", name, _NOTHING_GONE, check, quick="link" not in name)
         for name, check in table.items()
     ]
 
@@ -250,6 +300,69 @@ def _leave(harness: Harness, file: str) -> None:
     for command in ("eval", "resume"):
         harness.run(*_words(harness, run, command)).expect(2)
     _must_stay(secret)
+
+
+def _link(harness: Harness, name: str) -> None:
+    """Link a name that we write to a file or folder of the user's."""
+    run, mine = harness.copy_run(), harness.folder / "mine"
+    target = mine if name in ("eval", "tensorboard") else mine / "thesis.txt"
+    mine.mkdir()
+    if target != mine:
+        target.write_text("three years of work")
+    path = run.path / name
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    path.symlink_to(target)
+    for command in ("eval", "record", "branch", "resume"):
+        harness.run(*_words(harness, run, command)).expect(0, 2)
+    _clean(harness, run.name)
+    found = {each.name: each.read_text() for each in mine.iterdir()}
+    must(found == ({} if target == mine else {"thesis.txt": "three years of work"}), f"written: {found}")
+
+
+def _trust_itself(harness: Harness) -> None:
+    canary, file = harness.folder / "canary", harness.here / "gift.yaml"
+    values = {"env": "--trust", "timesteps": 320, "set": [f"env.env_id=bridge:touch {canary}"]}
+    for defaults in (values, {key: value for key, value in values.items() if key != "env"}):
+        file.write_text(json.dumps({"defaults": defaults, "jobs": [{"name": "a", "retries": 0}]}))
+        harness.run("jobs", "run", str(file), "--runs-dir", str(harness.runs_dir)).expect(2, 3)
+        must(not canary.exists(), "the job file trusted itself")
+
+
+def _change_journal(harness: Harness) -> None:
+    canary, file, evil = harness.folder / "canary", harness.here / "mine.yaml", harness.folder / "evil.sh"
+    file.write_text(json.dumps({"defaults": {"env": "CartPole-v1", "gamma": 2}, "jobs": [{"name": "a"}]}))
+    harness.run("jobs", "run", str(file), "--runs-dir", str(harness.runs_dir)).expect(2)
+    file.write_text(json.dumps({"defaults": {"env": "no_such_module:Env"}, "jobs": [{"name": "a"}]}))
+    harness.run("jobs", "run", str(file), "--runs-dir", str(harness.runs_dir)).expect(2, 3)
+    (journal,) = harness.runs_dir.glob("mine-*/journal.jsonl")
+    evil.write_text(f"#!/bin/sh\ntouch {canary}\n")
+    evil.chmod(0o755)
+    row = json.loads(journal.read_text().splitlines()[0])
+    row["job"] |= {"name": "b", "python": str(evil)}
+    journal.write_text(f"{journal.read_text()}{json.dumps(row)}\n")
+    harness.run("jobs", "resume", str(journal.parent)).expect(2)
+    must(not canary.exists(), "a command of a changed journal was run")
+
+
+def _grow_status(harness: Harness) -> None:
+    other, huge = harness.copy_run("other"), harness.copy_run("huge")
+    os.truncate(huge.status_json, 3 << 30)
+    listed = harness.run("runs", "list", "--json", "--runs-dir", str(harness.runs_dir)).expect(0)
+    must(other.name in listed.out, "the other run is not listed")
+
+
+def _leave_home(harness: Harness) -> None:
+    """Unset HOME for a user who is not in the list of users, as in some containers."""
+    code = (
+        "import os, pwd, sys\n"
+        "def fail(uid): raise KeyError(uid)\n"
+        "pwd.getpwuid = fail\n"
+        "for name in ('HOME', 'XDG_STATE_HOME', 'XDG_CACHE_HOME'): os.environ.pop(name, None)\n"
+        "from mission_gym.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    argv = [sys.executable, "-c", code, "jobs", "status"]
+    done = subprocess.run(argv, cwd=harness.here, capture_output=True, text=True, check=False)
+    CommandResult(("jobs", "status"), done.returncode, done.stdout, done.stderr).expect(2, 3)
 
 
 def edit_values(run: RunDir, section: str, **values: object) -> None:
