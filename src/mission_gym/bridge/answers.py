@@ -90,7 +90,7 @@ def read_hello(answer: dict[str, Any]) -> Hello:
         raise ProtocolError(f'"max_episode_steps" must be a number above 0 or nil, got {limit!r}')
     metadata = answer.get("metadata") or {}
     if not isinstance(metadata, dict) or not all(isinstance(key, str) for key in metadata):
-        raise ProtocolError(f'"metadata" must be a map with names, got {metadata!r}')
+        raise ProtocolError(f'"metadata" must be a map with names, got {metadata!r}'[:200])
     return Hello(
         name=str(answer.get("name", "game")),
         observation_space=found[0],
@@ -127,11 +127,11 @@ def read_frame(answer: dict[str, Any]) -> Array:
     shape, pixels = answer.get("shape"), answer.get("pixels")
     is_shape = type(shape) is list and len(shape) == 3 and all(type(n) is int and n > 0 for n in shape)
     if not is_shape or shape[2] != 3:  # type: ignore[index]
-        raise ProtocolError(f'"shape" must be [height, width, 3], got {shape!r}')
+        raise ProtocolError(f'"shape" must be [height, width, 3], got {shape!r}'[:200])
     assert isinstance(shape, list)
     if type(pixels) is not bytes or len(pixels) != math.prod(shape):
         got = f"{len(pixels)} bytes" if isinstance(pixels, bytes) else repr(pixels)
-        raise ProtocolError(f'"pixels" must be {math.prod(shape)} bytes, a frame of {shape}, got {got}')
+        raise ProtocolError(f'"pixels" must be {math.prod(shape)} bytes, a frame of {shape}, got {got}'[:200])
     return np.frombuffer(pixels, np.uint8).reshape(shape).copy()
 
 
