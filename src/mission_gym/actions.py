@@ -24,7 +24,7 @@ class ActionSpec:
     categories: Discrete (nvec of one entry, shape ()) and MultiDiscrete; the policy stores int64 [B, K].
     binary: MultiBinary; int64 [B, K] of zeros and ones.
     box: Box; float32 [B, K], unclipped, in policy units: -1..1 for finite bounds, the environment's units if
-    a bound is infinite.
+    a bound is infinite. Actions of an integer dtype are rounded.
     composite: Dict and Tuple; float32 [B, K]: the categories of all parts, then their bits, then their real
     numbers. The environment's action is a row of float64 here, its parts flat and in the order of the space;
     Dict and Tuple exist only in adapters.
@@ -94,9 +94,10 @@ class ActionSpec:
             return self._gather_parts(stored)
         if self.kind == "box":
             middle, half, low, high = _scale_of(self.low, self.high, self.dtype)
-            scaled = (middle + stored * half).astype(self.dtype)
-            # Clipped in the space's dtype, so that rounding can't leave the bounds.
-            stored = np.minimum(np.maximum(scaled, low), high)
+            # Clipped before the cast: integers wrap around, and bounds of floats stay exact.
+            stored = np.minimum(np.maximum(middle + stored * half, low), high)
+            if self.dtype[0] in "iu":
+                stored = np.rint(stored)
         elif any(self.start):
             stored = stored + np.asarray(self.start, stored.dtype)
         return stored.astype(self.dtype).reshape(len(stored), *self.shape)
@@ -117,11 +118,14 @@ class ActionSpec:
 
 @lru_cache(maxsize=16)
 def _scale_of(low: tuple[float, ...], high: tuple[float, ...], dtype: str) -> tuple[Array, ...]:
-    """Middle and half width of finite bounds, and the bounds in the space's dtype."""
+    """Middle and half width of finite bounds, and the bounds, float64."""
     lows, highs = np.asarray(low), np.asarray(high)
     # Bounds near the largest float mean "unbounded": scaling to them would give huge actions.
     bounded = np.maximum(np.abs(lows), np.abs(highs)) < _WIDEST
     with np.errstate(invalid="ignore"):  # inf - inf in the branch that is not taken
         middle = np.where(bounded, (lows + highs) * 0.5, 0.0)
         half = np.where(bounded, (highs - lows) * 0.5, 1.0)
-    return middle, half, lows.astype(dtype), highs.astype(dtype)
+    if dtype[0] in "iu" and float(largest := np.iinfo(dtype).max) > largest:
+        # 2**63 - 1 becomes 2**63 as float64, which does not fit into int64.
+        highs = np.minimum(highs, np.nextafter(float(largest), 0))
+    return middle, half, lows, highs

@@ -73,3 +73,39 @@ def test_joined_categories_and_bits_count_through_all_combinations():
     assert len(seen) == 12
     bits, number = form(joined.to_env(np.array([[1 * 4 + 2]]))[0])
     assert (bits.tolist(), number) == ([1, 0], 8)
+
+
+INTEGERS = ["uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("bounds", [(0, 100), "all"])
+def test_integer_actions_are_monotone_and_within_bounds(dtype, bounds, nested):
+    limits = np.iinfo(dtype)
+    low, high = (limits.min, limits.max) if bounds == "all" else bounds
+    box = spaces.Box(low, high, (1,), dtype)
+    space = spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), box))}) if nested else box
+    stored = np.concatenate([np.linspace(-3, 3, 601), [1e20]]).astype(np.float32)[:, None]
+    if nested:
+        stored = np.column_stack([np.zeros(len(stored), np.float32), stored])
+    rows = action_spec(space).to_env(stored)
+    actions = [int(decoded["a"][1][0]) for decoded in map(make_action_decoder(space), rows)] if nested else (
+        rows[:, 0].tolist()
+    )  # fmt: skip
+    assert actions == sorted(actions)
+    assert all(low <= action <= high for action in actions)
+    if high < 1e6:
+        assert (actions[0], actions[-1]) == (low, high)
+
+
+def test_integer_actions_are_rounded():
+    action = action_spec(spaces.Box(-2, 2, (1,), np.int64))
+    policy = np.array([-1.0, -0.76, -0.74, -0.26, -0.24, 0.24, 0.26, 0.74, 0.76], np.float32)
+    assert action.to_env(policy[:, None])[:, 0].tolist() == [-2, -2, -1, -1, 0, 0, 1, 1, 2]
+
+
+def test_actions_at_the_bounds_of_a_float_space_are_the_bounds():
+    space = spaces.Box(np.float32(-0.1), np.float32(0.7), (1,))
+    found = action_spec(space).to_env(np.array([[-5.0], [-1.0], [1.0], [5.0]], np.float32))
+    assert found[:, 0].tolist() == [space.low[0], space.low[0], space.high[0], space.high[0]]
