@@ -51,7 +51,7 @@ def test_a_run_moves_through_its_stages_and_reports_them(straight: Callable[...,
     run = straight()
     moves = rows(run, "stage")
     assert [(move["before"], move["stage"], move["of"]) for move in moves] == [(1, 2, 3), (2, 3, 3)]
-    assert moves[0]["why"].endswith(">= 0.3 over 14 episodes")
+    assert moves[0]["why"].endswith(">= 0.3 over 16 episodes"), "4 of each of the 4 environments"
     assert (moves[1]["why"], moves[1]["step"]) == ("128 steps", moves[0]["step"] + 128)
     told = [(row["curriculum/stage"], row["curriculum/stage_steps"]) for row in rows(run, "progress")]
     assert told[0] == (1, 64)

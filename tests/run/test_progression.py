@@ -20,9 +20,9 @@ from mission_gym.run.snapshot import RunState, read_run_state
 class Listening(BlockCollector):
     """A collector that fills nothing, and remembers the stage that its vector was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_envs: int = 1) -> None:
         super().__init__((), ())
-        self.vec, self.told = self, [-1]
+        self.vec, self.told, self.num_envs = self, [-1], num_envs
 
     def enter_stage(self, stage: int) -> None:
         self.told = [stage]
@@ -38,8 +38,10 @@ class Listening(BlockCollector):
         return True
 
 
-def make(*stages: dict[str, Any], state: RunState | None = None) -> tuple[Progression, Listening]:
-    collector = Listening()
+def make(
+    *stages: dict[str, Any], state: RunState | None = None, num_envs: int = 1
+) -> tuple[Progression, Listening]:
+    collector = Listening(num_envs)
     named = [{"name": f"s{number}"} | stage for number, stage in enumerate(stages)]
     return Progression(read_curriculum({"stages": named}), state or RunState(), collector), collector
 
@@ -73,17 +75,46 @@ def test_a_mean_counts_once_it_is_full_of_the_stages_own_episodes() -> None:
     assert run.move(10) is None
     assert run.metrics(10) == {
         "curriculum/stage": 1, "curriculum/stage_steps": 10,
-        "curriculum/metric": 1.0, "curriculum/episodes": 3,
+        "curriculum/episodes": 3,
     }  # fmt: skip
     run.see(play("w", failed=True) + play("w", stage=1))
     assert run.move(20) is None
     run.see(play("l"))
+    assert run.metrics(20)["curriculum/metric"] == 0.75
     assert (run.move(30) or {})["why"] == "won 0.75 >= 0.75 over 4 episodes"
-    assert run.metrics(30) == {"curriculum/stage": 2, "curriculum/stage_steps": 0}
+    assert run.metrics(30) == {
+        "curriculum/stage": 2, "curriculum/stage_steps": 0, "curriculum/episodes": 0,
+    }  # fmt: skip
     run.see(play("wwww"))  # begun in the stage before, or replayed from it
     assert run.move(40) is None
     run.see(play("lwww", stage=1))
     assert (run.move(50) or {})["stage"] == 3
+
+
+@pytest.mark.parametrize("num_envs", [8, 100, 192, 256])
+def test_short_episodes_that_finish_first_do_not_end_a_stage(num_envs: int) -> None:
+    """Wins take 50 steps, losses 500, and 40 % are won: the episodes that finish first are all wins."""
+    run, _ = make({"until": {"metric": "won>=0.8", "episodes": 100}}, {}, num_envs=num_envs)
+    rng = np.random.default_rng(0)
+    won = rng.random(num_envs) < 0.4
+    ends = np.where(won, 50, 500)
+    for step in range(10, 8000, 10):
+        for env in np.flatnonzero(ends == step).tolist():
+            run.see([play("w" if won[env] else "l")[0]._replace(env_id=env)])
+            won[env] = rng.random() < 0.4
+            ends[env] += 50 if won[env] else 500
+        assert run.move(step * num_envs) is None
+    metrics = run.metrics(0)
+    assert metrics["curriculum/episodes"] == num_envs * -(-100 // num_envs)
+    assert abs(metrics["curriculum/metric"] - 0.4) < 0.2
+
+
+def test_a_branch_counts_episodes_from_its_beginning() -> None:
+    run, _ = make({"until": {"metric": "won>=1", "episodes": 2}}, {})
+    run.see(play("w"))
+    assert run._state.until == [[1.0]]
+    run.begin_at(50, run._state)
+    assert run._state.until == []
 
 
 @pytest.mark.parametrize(
@@ -170,6 +201,6 @@ def test_the_state_of_a_checkpoint_is_json() -> None:
     empty: Any = None
     collector.fill(empty, 2, lambda: False)
     stored = json.loads(json.dumps(state.document()))
-    assert stored["curriculum"]["until"] == [1.5, 1.5]
+    assert stored["curriculum"]["until"] == [[1.5, 1.5]]
     checkpoint: Any = SimpleNamespace(state_json={"counters": {"session": stored}})
     assert read_run_state(checkpoint) == state

@@ -2,13 +2,14 @@
 
 The position is part of `RunState`, so checkpoints store it. A move is decided between updates, from the
 episodes that were learned from, and applies to blocks that start after it; a block that a stop interrupted
-continues in the stage in which it started. So equal runs are equal on every backend.
+continues in the stage in which it started. So equal runs are equal on every backend. Every environment
+contributes the same number of episodes, because the first to finish are the short ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -38,9 +39,11 @@ class Progression:
         return state
 
     def begin_at(self, step: int, state: StageState | None) -> None:
-        """Start with the first stage, or where another run was; before the first episode."""
+        """Start with the first stage, or where another run was; before the first episode. The other run's
+        episodes do not count: those that it cut were the long ones."""
         if self._curriculum is not None:
-            self._run_state.curriculum = replace(state or StageState(began_at=step), block=None)
+            stage, began_at = (0, step) if state is None else (state.stage, state.began_at)
+            self._run_state.curriculum = StageState(stage, began_at)
             self._collector.vec.enter_stage(self._state.stage)
 
     def restore(self, state: RunState, stages: Iterable[int]) -> None:
@@ -71,22 +74,27 @@ class Progression:
     def see(self, episodes: Sequence[Episode]) -> None:
         """Count episodes that were learned from; only those of the current stage matter."""
         for kind, rule in self._rules():
-            compared, window = rule.comparison, self._window(kind)
-            values = (
-                _read(episode, compared.name)
-                for episode in episodes
-                if compared is not None and not episode.failed and episode.stage == self._state.stage
-            )
-            window += [value for value in values if value is not None]
-            del window[: -(rule.episodes or 1)]
+            if (compared := rule.comparison) is None:
+                continue
+            windows, most = self._windows(kind), self._count_per_env(rule)
+            for episode in episodes:
+                value = _read(episode, compared.name)
+                if value is not None and not episode.failed and episode.stage == self._state.stage:
+                    window = windows[episode.env_id]
+                    window.append(value)
+                    del window[:-most]
 
     def metrics(self, step: int) -> dict[str, float]:
         """A row's metrics: the stage from 1, the steps since it started, and the metric of its rule."""
         if self._curriculum is None:
             return {}
         state = self._state
-        waited = {"metric": fmean(state.until), "episodes": len(state.until)} if state.until else {}
-        metrics = {"stage": state.stage + 1, "stage_steps": step - state.began_at, **waited}
+        metrics: dict[str, float] = {"stage": state.stage + 1, "stage_steps": step - state.began_at}
+        for kind, rule in self._rules():
+            if kind == "until" and rule.comparison is not None:
+                metrics["episodes"] = sum(map(len, self._windows(kind)))
+                if values := self._full_window(kind, rule):
+                    metrics["metric"] = fmean(values)
         return {f"curriculum/{name}": value for name, value in metrics.items()}
 
     def move(self, step: int) -> dict[str, Any] | None:
@@ -118,17 +126,32 @@ class Progression:
         rules: list[tuple[Kind, Rule | None]] = [("until", stage.until), ("back", stage.back)]
         return [(kind, rule) for kind, rule in rules if rule is not None]
 
-    def _window(self, kind: Kind) -> list[float]:
-        return self._state.until if kind == "until" else self._state.back
+    def _windows(self, kind: Kind) -> list[list[float]]:
+        """The values of the last episodes, by environment."""
+        windows = self._state.until if kind == "until" else self._state.back
+        if not windows:
+            windows += [[] for _ in range(self._collector.vec.num_envs)]
+        return windows
+
+    def _count_per_env(self, rule: Rule) -> int:
+        """Episodes of each environment in a rule's mean: together at least those of the rule."""
+        num_envs: int = self._collector.vec.num_envs
+        return math.ceil((rule.episodes or 1) / num_envs)
+
+    def _full_window(self, kind: Kind, rule: Rule) -> list[float]:
+        """The values of a rule's mean; empty until every environment has finished all of its episodes."""
+        windows, needed = self._windows(kind), self._count_per_env(rule)
+        if any(len(window) < needed for window in windows):
+            return []
+        return [value for window in windows for value in window]
 
     def _find_cause(self, rule: Rule, kind: Kind, step: int) -> str:
         """Why a rule applies, or an empty string. A mean counts once it has all its episodes, all of this
         stage, so that neither a lucky start nor the last stage's episodes move the run."""
-        window, compared = self._window(kind), rule.comparison
-        if compared is not None and len(window) == rule.episodes and compared.holds(mean := fmean(window)):
-            return (
-                f"{compared.name} {mean:.4g} {compared.op} {compared.number:g} over {rule.episodes} episodes"
-            )
+        compared, values = rule.comparison, self._full_window(kind, rule)
+        if compared is not None and values and compared.holds(mean := fmean(values)):
+            threshold = f"{compared.op} {compared.number:g}"
+            return f"{compared.name} {mean:.4g} {threshold} over {len(values)} episodes"
         made = step - self._state.began_at
         return f"{made:,} steps" if rule.steps is not None and made >= rule.steps else ""
 

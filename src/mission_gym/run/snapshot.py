@@ -42,8 +42,9 @@ class StageState:
 
     stage: int = 0
     began_at: int = 0  # step
-    until: list[float] = field(default_factory=list)  # values of the last episodes, for the rule of that name
-    back: list[float] = field(default_factory=list)
+    # Values of the last episodes by environment, for the rule of that name; empty before the first.
+    until: list[list[float]] = field(default_factory=list)
+    back: list[list[float]] = field(default_factory=list)
     block: tuple[int, int] | None = None  # the block in progress, and the stage of its episodes
 
 
