@@ -79,10 +79,19 @@ def check_finite(block: Block, update: int | None) -> None:
             )
 
 
-def draw_rows(rng: np.random.Generator, num_steps: int, num_columns: int, batch_size: int) -> Array:
-    """Minibatches of any rows: every row t * S + s of a block [T, S] once, int64 [minibatches, batch_size].
-    The size divides the block."""
-    return rng.permutation(num_steps * num_columns).reshape(-1, batch_size)
+def draw_rows(rng: np.random.Generator, valid: Array, batch_size: int) -> Array:
+    """Minibatches of any rows: every valid row t * S + s of a block [T, S] once, int64 [minibatches,
+    batch_size].
+
+    The size divides the block. Invalid rows, which have no weight, fill up the last minibatch: gradient steps
+    have a fixed shape.
+    """
+    order = rng.permutation(valid.size)
+    if not valid.all():
+        is_valid = valid.ravel()[order]
+        num_minibatches = max(1, math.ceil(np.count_nonzero(is_valid) / batch_size))
+        order = np.concatenate([order[is_valid], order[~is_valid]])[: num_minibatches * batch_size]
+    return order.reshape(-1, batch_size)
 
 
 def columns_per_minibatch(num_steps: int, num_columns: int, batch_size: int) -> int:

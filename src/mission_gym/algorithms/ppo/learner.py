@@ -158,9 +158,10 @@ class PpoLearner(Learner):
         return UpdateStats(gradient_steps, self._metrics(tables, settings, batch) | lag_metrics)
 
     def draw_order(self, rng: np.random.Generator, block: Block) -> Array:
-        """The minibatches of an epoch: of any rows, or of whole columns for a policy with memory."""
-        draw = draw_columns if self.spec.state_shapes else draw_rows
-        return draw(rng, block.num_steps, block.num_columns, self.section.batch_size)
+        """The minibatches of an epoch: of valid rows, or of whole columns for a policy with memory."""
+        if self.spec.state_shapes:
+            return draw_columns(rng, block.num_steps, block.num_columns, self.section.batch_size)
+        return draw_rows(rng, block.valid, self.section.batch_size)
 
     def step_settings(self) -> StepSettings:
         """The settings of gradient steps at this step of the run."""
