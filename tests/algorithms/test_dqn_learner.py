@@ -245,6 +245,37 @@ def known_chain(learner: DqnLearner, pay: float, num_blocks: int) -> float:
     return stats.metrics["train/q_mean"]
 
 
+@pytest.mark.parametrize("prioritized", [False, True])
+@pytest.mark.parametrize("power", [-24, 24])
+def test_the_unit_of_rewards_changes_no_bit_of_the_weights(power: int, prioritized: bool) -> None:
+    """Values that were not learned yet are not rescaled; a power of two scales without rounding."""
+    settings = {"learning_starts": 0, "replay_ratio": 1.0, "prioritized": prioritized}
+    learners = [make_learner(2, normalize_returns=True, **settings) for _ in range(2)]
+    for learner, unit in zip(learners, (1.0, 2.0**power), strict=True):
+        for number in range(8):
+            block = make_filled(4, 2, number)
+            block.reward *= unit
+            learner.update(block)
+    one, other = (learner.kernel.acting() for learner in learners)
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+def test_priorities_follow_the_unit_of_values() -> None:
+    learner = make_learner(2, normalize_returns=True, prioritized=True, learning_starts=0, replay_ratio=1.0)
+    feed(learner, 4, 4)
+    assert learner.scale is not None
+    assert learner.priorities is not None
+    before, unit = learner.priorities.values.copy(), learner.scale.unit
+    learner.learning_starts = 10**6
+    block = make_filled(4, 2, 99)
+    block.reward[:] = 1e3
+    learner.update(block)
+    factor = (unit / learner.scale.unit) ** learner._replay_section.prioritized_alpha
+    known = before[:30] > 0
+    np.testing.assert_allclose(learner.priorities.values[:30][known], before[:30][known] * factor, rtol=1e-6)
+
+
 @pytest.mark.parametrize("pay", [1e-3, 1.0, 1e4])
 def test_values_are_learned_on_the_scale_of_returns(pay: float) -> None:
     """Worth 10 times the pay at gamma 0.9, in 640 gradient steps, whatever it pays."""
@@ -293,7 +324,7 @@ def test_values_stay_where_the_unit_moves() -> None:
 
 
 def test_the_unit_is_the_deviation_of_discounted_sums_and_stays_while_that_is_near() -> None:
-    learner = make_learner(1, normalize_returns=True)
+    learner = make_learner(1, normalize_returns=True, learning_starts=0)
     assert learner.scale is not None
     block = make_filled(5, 1, 0)
     block.reward[:, 0], block.terminated[:, 0] = [4.0, 0.0, 8.0, 2.0, 1.0], [False, False, True, False, False]

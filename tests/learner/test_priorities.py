@@ -76,3 +76,17 @@ def test_a_saved_tree_is_the_same_tree() -> None:
     other.load({name: array.copy() for name, array in one.arrays(600).items()})
     np.testing.assert_array_equal(one._tree, other._tree)
     assert one._tree[1] == pytest.approx(one.values.sum())
+
+
+def test_priorities_follow_the_unit_of_errors() -> None:
+    """Equal errors before and after a hundredfold unit are drawn equally often."""
+    priorities = Priorities(4, 0.6)
+    priorities.update(np.array([0, 1]), np.array([3.0, 3.0], np.float32))
+    priorities.rescale(0.01)
+    priorities.update(np.array([2, 3]), np.array([0.03, 0.03], np.float32))
+    np.testing.assert_allclose(priorities.values, priorities.values[0], rtol=1e-4)
+    slots, _ = priorities.draw((np.arange(400) % 20) / 20, 0.4)
+    np.testing.assert_allclose(np.bincount(slots, minlength=4), 100, atol=1)
+    priorities.clear(np.array([0]))
+    priorities.add(np.array([0]))
+    np.testing.assert_allclose(priorities.values[0], 0.03**0.6, rtol=1e-4)

@@ -65,12 +65,16 @@ class ReturnScale:
         ended = block.terminated | block.truncated
         sum_rewards(block.reward, ended, block.valid, self.gamma, self.sums, self._moments)
 
-    def move(self) -> float:
-        """Update the unit; returns the factor that keeps values constant in units of reward."""
+    def move(self, has_learned: bool) -> float:
+        """Update the unit; returns the factor that keeps values constant in units of reward.
+
+        Before anything was learned, the unit is the standard deviation and values are random numbers: scaling
+        them by a tiny or huge factor would only slow down learning.
+        """
         before, now = self.unit, self.std
-        if now > _FLOOR and not before / _NEAR <= now <= before * _NEAR:
+        if now > _FLOOR and not (has_learned and before / _NEAR <= now <= before * _NEAR):
             self.unit = now
-        return before / self.unit
+        return before / self.unit if has_learned else 1.0
 
     def arrays(self) -> dict[str, Array]:
         return {"return_scale.sums": self.sums.copy(), _SCALE: np.array([*self._moments, self.unit])}
@@ -201,7 +205,7 @@ class OffPolicyLearner(Learner):
             self._store(block, after)
             if self.scale is not None:
                 self.scale.add(block)
-                self._rescale(self.scale.move())
+                self._rescale(self.scale.move(has_learned=self.gradient_steps > 0))
         learning_rate = self._learning_rate.at(self.step)
         # Due steps are counted over all transitions so far, which carries fractions without drift.
         due = math.floor(self._replay_section.replay_ratio * self._counted + 1e-9) - self._paid
@@ -236,9 +240,11 @@ class OffPolicyLearner(Learner):
         self._stored = True
 
     def _rescale(self, factor: float) -> None:
-        """Multiply all values by a factor."""
+        """Multiply all values, and the errors that priorities are made of, by a factor."""
         if factor != 1.0:
             self.kernel.rescale_values(factor)
+            if self.priorities is not None:
+                self.priorities.rescale(factor)
 
     def _run_steps(self, num_steps: int, learning_rate: float) -> Array:
         """Sample transitions, learn from them and update their priorities; returns the table of the steps."""

@@ -1,8 +1,7 @@
 """Priorities of the replay's slots in a compiled sum tree, float64: draws by priority in logarithmic time.
 
 A parent is recomputed as the sum of its two children when one of them changes. So the tree is a function of
-its
-leaves alone: nothing drifts, and a checkpoint keeps only the leaves.
+its leaves alone: nothing drifts, and a checkpoint keeps only the leaves.
 """
 
 from __future__ import annotations
@@ -88,9 +87,19 @@ class Priorities:
         """The leaves of the first slots, and the largest priority so far."""
         return {"priorities": self.values[:num_filled], "largest_priority": np.array(self._largest)}
 
+    def rescale(self, factor: float) -> None:
+        """Follow errors that were all multiplied by a factor."""
+        self._largest *= factor**self._alpha
+        self.values[:] *= factor**self._alpha
+        self._sum_leaves()
+
     def load(self, arrays: dict[str, Array]) -> None:
         self._largest = float(arrays["largest_priority"])
         self.values[: len(arrays["priorities"])] = arrays["priorities"]
+        self._sum_leaves()
+
+    def _sum_leaves(self) -> None:
+        """Recompute the tree above its leaves."""
         half = len(self._tree) // 4
         while half:
             level = self._tree[2 * half : 4 * half]
