@@ -15,7 +15,7 @@ from mission_gym.algorithms.ppo import torch_kernel
 from mission_gym.algorithms.ppo.compiled_kernel import CompiledKernel
 from mission_gym.algorithms.ppo.kernel import COLUMNS, Kernel
 from mission_gym.algorithms.ppo.learner import MOST_SKIPPED, PpoLearner
-from mission_gym.algorithms.ppo.loss import Minibatch, compute_losses
+from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses
 from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import Array, Block, EnvSpec, Final, LeafSpec, UpdateStats
@@ -197,6 +197,23 @@ def test_invalid_transitions_have_no_weight() -> None:
         np.testing.assert_allclose(array, outcomes[1][name], atol=1e-6)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_actors_step_does_not_depend_on_the_critics_gradient(compiled: bool) -> None:
+    """Networks that share nothing are clipped by their own norms."""
+    spec, found = PolicySpec((VECTOR,), ACTIONS["box"], (16,)), []
+    for vf_coef in (0.5, 500.0):
+        torch_form = TorchKernel(spec, seed=1)
+        kernel = CompiledKernel(spec, torch_form.parameters(), threads=2) if compiled else torch_form
+        learner = make_learner(spec, kernel, vf_coef=vf_coef, ent_coef=0.0)
+        stats = learner.update(make_filled_block(spec, learner))
+        assert stats is not None
+        found.append((learner.weights().arrays, stats.metrics["train/grad_norm"]))
+    (one, norm), (other, larger) = found
+    assert larger > 100 * norm
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
 class TestScaleOfValues:
     """`normalize_returns`: raw rewards, and a critic on the scale of its targets."""
 
@@ -226,6 +243,25 @@ class TestScaleOfValues:
             assert metrics[1][name] == factor * metrics[0][name] != 0.0
         for name in ("train/value_loss", "train/explained_variance", "train/approx_kl"):
             assert metrics[0][name] == metrics[1][name]
+
+    def test_old_values_are_the_critics(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In the first minibatch of every update, also of the first one, whose values have no scale yet."""
+        seen: list[float] = []
+
+        def measure(batch: Minibatch, settings: StepSettings) -> Losses:
+            seen.append(float((batch.value - batch.old_value).abs().max()))
+            return compute_losses(batch, settings)
+
+        monkeypatch.setattr(torch_kernel, "compute_losses", measure)
+        learner, first = make_learner(self.spec), []
+        for number in range(4):
+            block = make_filled_block(self.spec, learner)
+            block.reward += 5.0 * number
+            seen.clear()
+            block.version[:] = number
+            learner.update(block)
+            first.append(seen[0])
+        assert max(first) < 1e-5
 
     def test_without_a_reward_values_are_zero_and_the_first_one_does_not_explode(self) -> None:
         learner = make_learner(self.spec)

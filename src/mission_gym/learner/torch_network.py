@@ -96,11 +96,19 @@ class FlatAdam:
         found = torch.autograd.grad(loss, leaves, self._one, materialize_grads=True)
         torch._foreach_copy_(grads, found)
 
-    def clip(self, max_grad_norm: float | Tensor) -> Tensor:
-        """Clip the gradient; returns the norm before clipping, without leaving the device."""
-        norm: Tensor = torch.linalg.vector_norm(self.grad)
-        self.grad.mul_((max_grad_norm / (norm + 1e-6)).clamp_max(1.0))
-        return norm
+    def clip(self, max_grad_norm: float | Tensor, parts: Sequence[slice] = (slice(None),)) -> Tensor:
+        """Clip the gradient of each part by its own norm; returns the norm of the whole before clipping,
+        without leaving the device."""
+        norms: list[Tensor] = [torch.linalg.vector_norm(self.grad[part]) for part in parts]
+        for part, norm in zip(parts, norms, strict=True):
+            self.grad[part].mul_((max_grad_norm / (norm + 1e-6)).clamp_max(1.0))
+        whole: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+        return whole
+
+    def split_at(self, prefix: str) -> tuple[slice, slice]:
+        """The parts of the flat tensor before and from the first parameter with this prefix on."""
+        start = min(place.start for name, place in self._slices.items() if name.startswith(prefix))
+        return slice(0, start), slice(start, None)
 
     def step(self, learning_rate: float | Tensor, skip: Tensor | None = None) -> None:
         """One step, unless `skip`, a number on the device, is 1. Each replay of a graph reads a learning rate

@@ -48,6 +48,7 @@ _EVALUATE_ROWS = 2048  # rows per pass over a block: activations stay in the cac
 _CALL_S = 0.01  # the longest wait of a stop request for compiled code, unless one minibatch takes longer
 _NONE = np.empty(0, np.float32)
 _NO_MASK = np.empty((0, 0), np.bool_)
+_CRITIC = "critic."
 _SOURCES = [Path(str(module.__file__)) for module in (compiled_steps, compiled_loss)]
 
 
@@ -69,12 +70,8 @@ def _list_layers(spec: PolicySpec) -> list[Dense]:
 
 
 def _lay_out(spec: PolicySpec, layers: list[Dense]) -> Layout:
-    """In the flat vector, the weights of a hidden layer of both networks precede its biases."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for number in range(0, len(layers) - 2, 2):
-        pair = layer_shapes(layers[number : number + 2])
-        shapes |= {name: shape for name, shape in pair.items() if name.endswith("weight")} | pair
-    shapes |= layer_shapes(layers[-2:])
+    """In the flat vector the critic precedes the actor, because each is clipped by its own norm."""
+    shapes = layer_shapes(sorted(layers, key=lambda layer: not layer.name.startswith(_CRITIC)))
     return Layout(shapes | ({"log_std": (spec.action.num_reals,)} if spec.action.num_reals else {}))
 
 
@@ -87,7 +84,7 @@ class CompiledKernel(CompiledNetwork):
     def __init__(self, spec: PolicySpec, initial: dict[str, Array], threads: int = 1) -> None:
         layers = _list_layers(spec)
         layout = _lay_out(spec, layers)
-        super().__init__(layout, initial, is_acting=lambda name: not name.startswith("critic."))
+        super().__init__(layout, initial, is_acting=lambda name: not name.startswith(_CRITIC))
         self.grads = np.zeros((threads, layout.size), np.float32)
         views, head = layout.views(self.flat), layers[-1].name
         self._critic_head = views[f"{head}.weight"], views[f"{head}.bias"]
@@ -98,6 +95,7 @@ class CompiledKernel(CompiledNetwork):
             edges=np.cumsum([0, *spec.action.nvec]).astype(np.int64),
             num_outputs=spec.num_outputs,
             num_reals=spec.action.num_reals,
+            num_critic=min(start for name, start in layout.starts.items() if not name.startswith(_CRITIC)),
         )
         self._team = Team(threads - 1, "replica")
         self._scratches: dict[tuple[int, int, int], Scratch] = {}  # by thread and sizes, which repeat
@@ -198,7 +196,7 @@ class CompiledKernel(CompiledNetwork):
         """A gradient step for each row of `order`."""
         threads, size = self._threads, order.shape[1]
         vectors = Vectors(self.flat, self.first, self.second, self.grads)
-        ranks = Ranks(np.zeros(1, np.int64), np.zeros((threads, len(COLUMNS))))
+        ranks = Ranks(np.zeros(1, np.int64), np.zeros((threads, len(COLUMNS) + 1)))
         shares = np.diff(np.arange(threads + 1) * size // threads).tolist()
         mask_size = self._samples.mask.shape[1]
         scratches = [self._scratch(rank, rows, mask_size) for rank, rows in enumerate(shares)]

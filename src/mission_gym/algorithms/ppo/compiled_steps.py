@@ -50,6 +50,7 @@ class Shape(NamedTuple):
     edges: Array  # int64: columns of the parts of categorical logits
     num_outputs: int  # of the actor: these logits, those of bits, then means of real numbers
     num_reals: int
+    num_critic: int  # parameters of the critic, the first of the vector
 
 
 class Batch(NamedTuple):
@@ -86,7 +87,8 @@ class Vectors(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """What ranks share: a counter of arrivals, which starts at 0, and statistics [R, columns]."""
+    """What ranks share: a counter of arrivals, which starts at 0, and statistics [R, columns + 1]. The last
+    column is the square of the critic's gradient, that of the norm the square of the actor's."""
 
     counter: Array
     partial: Array
@@ -194,7 +196,7 @@ def _wait_for_ranks(counter: Array, arrivals: int) -> None:
 @kernel
 def _sum_stats(partial: Array, sums: Array) -> None:
     """The statistics of all ranks: sums, and the largest ratio error. Column 0 is the norm."""
-    for column in range(1, partial.shape[1]):
+    for column in range(1, len(sums)):
         sums[column] = partial[0, column]
         for other in range(1, len(partial)):
             value = partial[other, column]
@@ -224,10 +226,10 @@ def learn(
     flat, first, second, grads = vectors
     num_ranks, size = grads.shape
     low, high = size * rank // num_ranks, size * (rank + 1) // num_ranks
+    split = min(max(shape.num_critic, low), high)  # this rank's share of the critic ends here
     arrivals = 0
     for k in range(len(order)):
-        start = order.shape[1] * rank // num_ranks
-        _gather(samples, order[k], start, work, settings.normalize_advantage)
+        _gather(samples, order[k], order.shape[1] * rank // num_ranks, work, settings.normalize_advantage)
         _learn(shape, flat, grads[rank], work, settings, ranks.partial[rank])
         if num_ranks > 1:
             arrivals += num_ranks
@@ -235,22 +237,25 @@ def learn(
             for other in range(1, num_ranks):
                 for i in range(low, high):
                     grads[0, i] += grads[other, i]
-        part = grads[0, low:high]
-        ranks.partial[rank, GRAD_NORM] = np.dot(part, part)
+        critic, actor = grads[0, low:split], grads[0, split:high]
+        ranks.partial[rank, -1] = np.dot(critic, critic)
+        ranks.partial[rank, GRAD_NORM] = np.dot(actor, actor)
         if num_ranks > 1:
             arrivals += num_ranks
             _wait_for_ranks(ranks.counter, arrivals)  # the squares of all parts are known
-        square = 0.0
+        critic_square = actor_square = 0.0
         for other in range(num_ranks):
-            square += ranks.partial[other, GRAD_NORM]
-        norm = math.sqrt(square)
+            critic_square += ranks.partial[other, -1]
+            actor_square += ranks.partial[other, GRAD_NORM]
+        norm = math.sqrt(critic_square + actor_square)
         if math.isfinite(norm):
             num_steps += 1
-            clip = min(settings.max_grad_norm / (norm + 1e-6), 1.0)
-            step_adam(
-                flat[low:high], part, first[low:high], second[low:high], num_steps, settings.learning_rate,
-                clip, ADAM_EPSILON,
-            )  # fmt: skip
+            for start, end, square in ((low, split, critic_square), (split, high, actor_square)):
+                clip = min(settings.max_grad_norm / (math.sqrt(square) + 1e-6), 1.0)
+                step_adam(
+                    flat[start:end], grads[0, start:end], first[start:end], second[start:end], num_steps,
+                    settings.learning_rate, clip, ADAM_EPSILON,
+                )  # fmt: skip
         if rank == 0:
             _sum_stats(ranks.partial, table[k])
             table[k, GRAD_NORM] = norm

@@ -190,10 +190,10 @@ class PpoLearner(Learner):
         inputs, memory = self.encoder.encode(obs, frame_index), read_memory(block)
         action = block.action.reshape(num, -1)
         mask = None if block.mask is None else block.mask[:-1].reshape(num, -1)
-        log_prob, value = self.kernel.evaluate(inputs, action, mask, memory)
+        log_prob, output = self.kernel.evaluate(inputs, action, mask, memory)
 
         scale = self.value_scale
-        value = value.astype(np.float64) if scale is None else scale.expand(value)
+        value = output.astype(np.float64) if scale is None else scale.expand(output)
         values = value[: num + num_columns].reshape(num_steps + 1, num_columns)
         ended = block.terminated | block.truncated
         next_value = values[1:].copy()
@@ -211,11 +211,12 @@ class PpoLearner(Learner):
         advantage, returns = compute_gae(
             reward, values[:-1], next_value, ended, self.section.gamma, self.section.gae_lambda, importance
         )
-        value = value[:num]
+        old_value = output[:num]
         if scale is not None:
-            self.kernel.rescale_values(*scale.merge(returns[block.valid]))
-            value, returns = scale.shrink(value), scale.shrink(returns)
-            advantage = advantage / scale.unit
+            factor, shift = scale.merge(returns[block.valid])
+            self.kernel.rescale_values(factor, shift)
+            old_value = factor * old_value + shift  # the critic's output from now on
+            returns, advantage = scale.shrink(returns), advantage / scale.unit
         samples = Samples(
             inputs=inputs,
             mask=mask,
@@ -223,7 +224,7 @@ class PpoLearner(Learner):
             log_prob=log_prob,
             advantage=advantage.astype(np.float32).ravel(),
             returns=returns.astype(np.float32).ravel(),
-            value=value.astype(np.float32),
+            value=old_value.astype(np.float32),
             weight=None if block.valid.all() else block.valid.ravel().astype(np.float32),
             importance=None if importance is None else importance.ravel(),
             memory=memory,
@@ -245,7 +246,9 @@ class PpoLearner(Learner):
     def _metrics(self, tables: list[Array], settings: StepSettings, batch: _Batch) -> dict[str, float]:
         samples, values = batch.samples, batch.values
         weight = np.ones(len(values)) if samples.weight is None else samples.weight
-        returns, predicted = samples.returns[weight > 0], samples.value[weight > 0].astype(np.float64)
+        returns, predicted = samples.returns[weight > 0], values[weight > 0]
+        if self.value_scale is not None:
+            predicted = self.value_scale.shrink(predicted)
         spread = float(returns.var())
         explained = 1.0 - float((returns - predicted).var()) / spread if spread > 0 else float("nan")
 

@@ -60,7 +60,11 @@ class PpoSection(AlgorithmSection):
         None, ge=0, description="Entropy weight at the last step, reached linearly. none: constant."
     )
     vf_coef: Number = Field(0.25, ge=0, description="Weight of the value loss.")
-    max_grad_norm: Number = Field(0.5, gt=0, description="Norm to which gradients are clipped.")
+    max_grad_norm: Number = Field(
+        0.5,
+        gt=0,
+        description="Norm to which gradients are clipped, actor and critic separately if they can be.",
+    )
     target_kl: Annotated[Number | None, NONE] = Field(
         None,
         gt=0,

@@ -6,7 +6,7 @@ decides nothing on the host, so it can be captured as a graph. Nothing on the de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -41,8 +41,7 @@ class TorchKernel(TorchNetwork):
     """See `kernel.Kernel`.
 
     batch_size: rows of every pass over a block, those of a minibatch. So a pass fits in memory, and bits that
-    depend
-    on the shape are equal: with bf16 or TF32 the first ratios would not be 1 otherwise.
+    depend on the shape are equal: with bf16 or TF32 the first ratios would not be 1 otherwise.
     """
 
     columns: tuple[str, ...] = _COLUMNS
@@ -66,6 +65,10 @@ class TorchKernel(TorchNetwork):
             can_capture=spec.network is None,
         )
         self._network: _Network = self.model
+        # Networks that share nothing are clipped apart: large errors of values leave the actor's step alone.
+        self._clipped: Sequence[slice] = (slice(None),)
+        if _is_split(self.model):
+            self._clipped = self.adam.split_at("critic.")
         if _can_stack(self.model):
             self._network = StackedActorCritic(self.model, self.adam)
         self.defers_stats = self.device.type == "cuda"
@@ -233,7 +236,7 @@ class TorchKernel(TorchNetwork):
     def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:
         """One gradient step, without leaving the device; returns a row of the table."""
         losses = self._backward(flat, columns, index)
-        norm = self.adam.clip(self._settings.max_grad_norm)
+        norm = self.adam.clip(self._settings.max_grad_norm, self._clipped)
         self.adam.step(self._rate)
         return _make_row(losses, norm)
 
@@ -288,11 +291,16 @@ def _make_row(losses: Losses, norm: Tensor) -> Tensor:
     return torch.stack([norm, *(number.detach() for number in losses)])
 
 
+def _is_split(model: ActorCritic) -> bool:
+    """Whether actor and critic are MLPs without memory, which share no parameter."""
+    return model.trunk is None and not model.has_memory
+
+
 def _can_stack(model: ActorCritic) -> bool:
-    """Whether actor and critic are MLPs without memory that read the same inputs, on an accelerator."""
+    """Whether actor and critic are separate MLPs that read the same inputs, on an accelerator."""
     first, other = (cast(nn.Linear, net[0]) for net in (model.actor, model.critic))
     same = first.in_features == other.in_features == model.num_actor_flat and len(model.actor) > 1
-    return model.trunk is None and not model.has_memory and same and first.weight.device.type != "cpu"
+    return _is_split(model) and same and first.weight.device.type != "cpu"
 
 
 class StackedActorCritic:
