@@ -1,18 +1,117 @@
-"""Intervals with known numbers."""
+"""Statistics with known numbers, and the measured coverage of every interval that is printed."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from mission_gym.data import Array
 from mission_gym.intervals import (
+    MIN_SEEDS,
+    MIN_VALUES,
+    bound_mean,
+    bound_rate,
+    bound_unseen,
+    compare_means,
     compute_band,
-    compute_bootstrap,
     compute_improvement,
     compute_iqm,
-    compute_iqm_interval,
+    compute_sign_test,
     compute_wilson,
+    describe_seeds,
+    estimate_iqm,
+    estimate_mean,
 )
+
+REPETITIONS = 2000
+LEAST = 0.93
+Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
+
+
+def _draw_peaks(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
+    return np.where(rng.random(shape) < 0.7, rng.normal(1, 0.1, shape), rng.normal(0, 0.1, shape))
+
+
+# Returns of episodes and seeds, each with its mean and its interquartile mean.
+CASES: dict[str, tuple[Draw, float, float]] = {
+    "normal": (lambda rng, shape: rng.normal(0, 1, shape), 0.0, 0.0),
+    "exponential": (lambda rng, shape: rng.exponential(1, shape), 1.0, 0.7384),
+    "negative exponential": (lambda rng, shape: -rng.exponential(1, shape), -1.0, -0.7384),
+    "uniform": (lambda rng, shape: rng.random(shape), 0.5, 0.5),
+    "two peaks, 70 and 30 %": (_draw_peaks, 0.7, 0.8746),
+    "500, or 100 in 3 %": (lambda rng, shape: np.where(rng.random(shape) < 0.97, 500.0, 100.0), 488.0, 500.0),
+    "500, or 100 in 10 %": (lambda rng, shape: np.where(rng.random(shape) < 0.9, 500.0, 100.0), 460.0, 500.0),
+}
+
+
+@pytest.mark.parametrize("num", [10, 20, 100])
+@pytest.mark.parametrize("name", CASES)
+def test_intervals_of_means_cover(name: str, num: int) -> None:
+    """Of the samples that get an interval, not of those whose values are all equal."""
+    draw, truth, _ = CASES[name]
+    found = [estimate_mean(row) for row in draw(np.random.default_rng(0), (REPETITIONS, num))]
+    covered = [each.low <= truth <= each.high for each in found if each.low is not None]
+    print(f"mean of {num}, {name}: {np.mean(covered):.3f}")
+    assert np.mean(covered) >= LEAST
+
+
+@pytest.mark.parametrize("num", [10, 20])
+@pytest.mark.parametrize("name", ["normal", "exponential", "uniform", "two peaks, 70 and 30 %"])
+def test_intervals_of_interquartile_means_cover(name: str, num: int) -> None:
+    draw, _, truth = CASES[name]
+    found = [estimate_iqm([row]) for row in draw(np.random.default_rng(0), (REPETITIONS, num))]
+    coverage = np.mean([each.low <= truth <= each.high for each in found])
+    print(f"interquartile mean of {num}, {name}: {coverage:.3f}")
+    assert coverage >= LEAST
+
+
+@pytest.mark.parametrize("num", [20, 50, 100, 256])
+@pytest.mark.parametrize("rate", [0.5, 0.7, 0.9, 0.97])
+def test_intervals_of_rates_cover(rate: float, num: int) -> None:
+    """Exactly: the probabilities of all counts whose interval covers the rate."""
+    found = [compute_wilson(count, num) for count in range(num + 1)]
+    chances = [math.comb(num, count) * rate**count * (1 - rate) ** (num - count) for count in range(num + 1)]
+    coverage = sum(p for p, each in zip(chances, found, strict=True) if each.low <= rate <= each.high)
+    print(f"rate {rate} of {num}: {coverage:.3f}")
+    assert coverage >= LEAST
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_settings_are_called_different_at_most_as_often_as_stated(name: str) -> None:
+    draw, _, _ = CASES[name]
+    rows = draw(np.random.default_rng(0), (REPETITIONS, 10))
+    share = np.mean([compare_means(row[:5].tolist(), row[5:].tolist()) < 0.05 for row in rows])
+    print(f"5 against 5, {name}: {share:.3f}")
+    assert share <= 0.06
+
+
+@pytest.mark.parametrize("alpha", [0.025, 0.005])
+def test_lower_bounds_of_means_are_rarely_too_high(alpha: float) -> None:
+    for name, (draw, truth, _) in CASES.items():
+        rows = draw(np.random.default_rng(0), (REPETITIONS, 100))
+        rows = rows[(rows != rows[:, :1]).any(1)]
+        assert np.mean([bound_mean(row, alpha) > truth for row in rows]) <= 1.7 * alpha + 0.003, name
+
+
+def test_without_spread_or_with_few_values_there_is_no_interval() -> None:
+    assert estimate_mean([7.0] * 20) == (7.0, None, None)
+    assert estimate_mean(list(range(MIN_VALUES - 1))) == (4.0, None, None)
+    assert estimate_iqm([list(range(MIN_VALUES - 1))]) == (4.0, None, None)
+    assert estimate_iqm([[1.0] * 10, [3.0] * 10]) == (2.0, None, None)
+    assert estimate_iqm([[]]) is None
+
+
+def test_the_interval_of_a_mean_by_hand() -> None:
+    # Without skewness it is Student's: t(9, 0.975) = 2.2622, standard deviation 3.0277.
+    interval = estimate_mean([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0])
+    half = 2.2622 * 3.0277 / 10**0.5
+    assert interval == pytest.approx((5.5, 5.5 - half, 5.5 + half), abs=1e-3)
+    skewed = estimate_mean([500.0] * 19 + [100.0])
+    assert skewed.low < 480 - 2.093 * 89.44 / 20**0.5
+    assert bound_mean([3.0] * 5, 0.025) == 3.0
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(20, 20), (88, 100), (218, 256)])
@@ -21,20 +120,14 @@ def test_a_lower_bound_of_80_per_cent_needs_this_much(successes: int, trials: in
     assert compute_wilson(successes - 1, trials).low < 0.8
 
 
-def test_wilson_by_hand() -> None:
+def test_bounds_of_rates_by_hand() -> None:
     # 5 of 10: center 1/2, half width z sqrt(1/40 + z^2/400) / (1 + z^2/10).
     interval = compute_wilson(5, 10)
     assert interval == pytest.approx((0.5, 0.2366, 0.7634), abs=1e-4)
     assert compute_wilson(0, 10).low == 0.0
-
-
-def test_bootstrap_covers_the_mean_and_repeats() -> None:
-    values = np.random.default_rng(0).normal(3.0, 2.0, 200).tolist()
-    interval = compute_bootstrap(values)
-    assert interval.low < interval.mean < interval.high
-    assert interval.high - interval.low == pytest.approx(2 * 1.96 * 2.0 / 200**0.5, rel=0.2)
-    assert compute_bootstrap(values) == interval
-    assert compute_bootstrap([7.0] * 20) == (7.0, 7.0, 7.0)
+    assert bound_rate(10, 10, 0.025) == pytest.approx(0.025**0.1)
+    assert bound_rate(0, 10, 0.025) == 0.0
+    assert bound_unseen(100, 0.05) == pytest.approx(0.0295, abs=1e-4)  # the rule of three
 
 
 @pytest.mark.parametrize(
@@ -53,45 +146,38 @@ def test_the_interquartile_mean_is_that_of_the_middle_half(values: list[float], 
 
 def test_strata_are_resampled_apart() -> None:
     """Two tasks of different scale: mixed, the bounds would span both."""
-    interval = compute_iqm_interval([[1.0, 1.0, 1.0, 1.0], [100.0, 100.0, 100.0, 100.0]])
-    assert interval == (50.5, 50.5, 50.5)
-    mixed = compute_iqm_interval([[1.0, 1.0, 1.0, 1.0, 100.0, 100.0, 100.0, 100.0]])
-    assert mixed is not None
-    assert (mixed.low, mixed.high) == (1.0, 100.0)
+    low, high = [1.0, 1.0, 1.0, 1.0, 2.0], [100.0, 100.0, 100.0, 100.0, 101.0]
+    apart, mixed = estimate_iqm([low, high]), estimate_iqm([low + high])
+    assert apart == estimate_iqm([low, high])
+    assert apart.high - apart.low < 5 < mixed.high - mixed.low
 
 
-def test_the_interval_of_interquartile_means() -> None:
-    """Of four draws the middle two are averaged: both are the least with probability 13/256, above 2.5 %."""
-    interval = compute_iqm_interval([[1.0, 2.0, 3.0, 4.0]])
-    assert interval is not None
-    assert interval == compute_iqm_interval([[1.0, 2.0, 3.0, 4.0]])
-    assert interval.mean == 2.5
-    assert (interval.low, interval.high) == (1.0, 4.0)
-    assert compute_iqm_interval([[3.0]]) is None
-    assert compute_iqm_interval([[]]) is None
-    beside_one = compute_iqm_interval([[3.0], [1.0, 5.0]])
-    assert beside_one is not None
-    assert (beside_one.mean, beside_one.low, beside_one.high) == pytest.approx((3.0, 5 / 3, 13 / 3))
+def test_seeds_as_a_document() -> None:
+    found = describe_seeds([[3.0, 1.0], [8.0]])
+    assert found == {"iqm": 4.0, "low": None, "high": None, "mean": 4.0, "values": [1.0, 3.0, 8.0]}
+    assert describe_seeds([])["values"] == []
+    many = describe_seeds([list(range(12))])
+    assert many["low"] < many["iqm"] == 5.5 < many["high"]
 
 
 def test_the_probability_of_improvement_counts_pairs() -> None:
-    found = compute_improvement([3.0, 5.0], [1.0, 3.0, 4.0])
-    assert found is not None
-    assert found.mean == pytest.approx((1.5 + 3.0) / 6)  # 3 beats 1 and ties 3; 5 beats all
-    assert found.low < found.mean < found.high
-    assert compute_improvement([2.0, 2.0], [1.0, 1.0]) == (1.0, 1.0, 1.0)
-    assert compute_improvement([2.0], [1.0]) is None
+    assert compute_improvement([3.0, 5.0], [1.0, 3.0, 4.0]) == pytest.approx((1.5 + 3.0) / 6)
     assert compute_improvement([], [1.0, 2.0]) is None
 
 
-def test_rliable_gives_the_same() -> None:
-    """Its numbers of 20,000 resamplings, made by hand: it is not a dependency."""
-    one = compute_iqm_interval([[1.0, 2.0, 3.0, 4.0, 10.0]])
-    two = compute_iqm_interval([[1.0, 2.0, 3.0, 4.0, 10.0], [3.0, 5.0, 5.0, 9.0, 7.0]])
-    improvement = compute_improvement([3.0, 5.0, 4.0, 6.0, 2.5], [1.0, 3.0, 4.0, 2.0])
-    assert one == pytest.approx((3.0, 4 / 3, 8.0))
-    assert two == pytest.approx((4.5, 19 / 6, 7.0), abs=0.2)
-    assert improvement == pytest.approx((0.8, 0.45, 1.0))
+def test_the_permutation_test_is_exact() -> None:
+    """5 against 5: of the 252 ways to deal them out, two differ as much as separate ranges."""
+    low, high = [1.0, 2.0, 3.0, 4.0, 5.0], [6.0, 7.0, 8.0, 9.0, 10.0]
+    assert compare_means(low, high) == pytest.approx(2 / 252)
+    assert compare_means(low, low) == pytest.approx(1.0)
+    assert compare_means(low[:4], high) is None
+    assert MIN_SEEDS == 5
+    assert compare_means(list(range(30)), list(range(100, 130))) < 0.001
+
+
+def test_the_sign_test_counts_tasks() -> None:
+    assert compute_sign_test(15, 1) == pytest.approx(34 / 2**16)
+    assert compute_sign_test(0, 0) == 1.0
 
 
 def test_a_band_is_made_where_all_curves_are() -> None:
@@ -99,6 +185,8 @@ def test_a_band_is_made_where_all_curves_are() -> None:
     band = compute_band(curves, 3)
     assert [point.x for point in band] == [5.0, 7.5, 10.0]
     assert [point.mean for point in band] == pytest.approx([3.0, 4.25, 5.5])
-    assert (band[0].low, band[0].high) == (1.0, 5.0)
+    assert (band[0].low, band[0].high) == (None, None)
     assert compute_band([[(0.0, 1.0)], [(5.0, 1.0)]]) == []
-    assert compute_band([[(3.0, 2.0)]]) == [(3.0, 2.0, 2.0, 2.0)]
+    assert compute_band([[(3.0, 2.0)]]) == [(3.0, 2.0, None, None)]
+    ten = compute_band([[(0.0, float(i))] for i in range(10)])
+    assert ten[0].low < ten[0].mean == 4.5 < ten[0].high

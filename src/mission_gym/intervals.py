@@ -1,29 +1,46 @@
-"""Estimates with 95 % intervals: means and interquartile means by bootstrap, rates by Wilson's score.
+"""Statistics of episodes, seeds and tasks: estimates with 95 % intervals, lower bounds, and tests.
 
-The bootstrap uses fixed random streams, so equal values give equal bounds.
+Every interval has a measured coverage, which tests/test_intervals.py repeats and docs/evaluation.md lists. No
+interval is given below `MIN_VALUES` values, or if all values are equal: nothing is known about the spread.
+Bootstraps use fixed random streams, so equal values give equal bounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from mission_gym.streams import generator
 
+MIN_VALUES = (
+    10  # of an interval: with fewer, skewed and two-peaked values are covered less than 93 % of times
+)
+MIN_SEEDS = 5  # of each side of a comparison: 5 against 5 can reach p = 0.008, 3 against 3 only 0.1
+LEVEL = 0.05  # a smaller p value is called a difference
+_TAIL = LEVEL / 2
 _Z = 1.959963984540054
 _RESAMPLES = 2000
-_BATCH = 1 << 22  # numbers at a time, because there are many pairs of runs
-
-
-Values = Sequence[float]
+_PERMUTATIONS = 20_000  # all of them up to 8 against 8 values, else a random sample
+_BATCH = 1 << 22  # numbers at a time
 _TRIM = 0.25  # of each end, which leaves the middle half of the values
+
+Values = Sequence[float] | npt.NDArray[Any]
 
 
 class Interval(NamedTuple):
-    """An estimate with its 95 % bounds."""
+    """An estimate with its 95 % bounds; None if no interval can be given."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+
+class Rate(NamedTuple):
+    """A rate with its 95 % bounds."""
 
     mean: float
     low: float
@@ -31,31 +48,59 @@ class Interval(NamedTuple):
 
 
 class BandPoint(NamedTuple):
-    """A point of a curve over several runs, with the 95 % bounds of its mean."""
+    """A point of a curve over several runs, with the 95 % bounds of its mean, if there are enough runs."""
 
     x: float
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
 
-def compute_bootstrap(values: Sequence[float]) -> Interval:
-    """Return the mean with percentile bootstrap bounds."""
+def estimate_mean(values: Values) -> Interval:
+    """Return the mean with its interval: Student's t, widened for skewed values."""
     array = np.asarray(values, float)
-    mean = float(array.mean())
-    picks = generator("bootstrap", len(array)).integers(0, len(array), (_RESAMPLES, len(array)))
-    low, high = np.percentile(array[picks].mean(axis=1), [2.5, 97.5])
-    # Resampled means of equal values may differ from the mean by rounding.
-    return Interval(mean, min(float(low), mean), max(float(high), mean))
+    if len(array) < MIN_VALUES or _are_equal(array):
+        return Interval(float(array.mean()), None, None)
+    return Interval(float(array.mean()), bound_mean(array, _TAIL), -bound_mean(-array, _TAIL))
 
 
-def compute_wilson(successes: int, trials: int) -> Interval:
+def bound_mean(values: Values, alpha: float) -> float:
+    """Return a lower bound of the mean that is too high in a share `alpha` of samples.
+
+    The lower of Student's bound and Hall's (1992), whose cubic transformation corrects for skewness: the
+    first is too high if most values are near the maximum and a few are far below.
+    """
+    from scipy import special
+
+    array = np.asarray(values, float)
+    if _are_equal(array):
+        return float(array[0])
+    mean, std, num = float(array.mean()), float(array.std(ddof=1)), len(array)
+    t = float(special.stdtrit(num - 1, 1.0 - alpha)) / math.sqrt(num)
+    skew = float(((array - mean) ** 3).mean()) / std**3
+    corrected = t if abs(skew) < 1e-6 else 3.0 / skew * (np.cbrt(1.0 + skew * (t - skew / (6 * num))) - 1.0)
+    return mean - std * max(t, float(corrected))
+
+
+def bound_rate(successes: int, trials: int, alpha: float) -> float:
+    """Return Clopper's and Pearson's exact lower bound of a rate, too high in at most a share `alpha`."""
+    from scipy import stats
+
+    return float(stats.beta.ppf(alpha, successes, trials - successes + 1)) if successes else 0.0
+
+
+def bound_unseen(trials: int, alpha: float) -> float:
+    """Return the largest rate of an event that `trials` trials miss with a probability of `alpha`."""
+    return float(1.0 - alpha ** (1.0 / trials))
+
+
+def compute_wilson(successes: int, trials: int) -> Rate:
     """Return a rate with Wilson's score interval; a lower bound of 80 % needs 20/20, 88/100 or 218/256."""
     rate = successes / trials
     spread = _Z**2 / trials
     center = (rate + spread / 2) / (1 + spread)
     half = _Z / (1 + spread) * math.sqrt(rate * (1 - rate) / trials + spread / (4 * trials))
-    return Interval(rate, max(0.0, center - half), min(1.0, center + half))
+    return Rate(rate, max(0.0, center - half), min(1.0, center + half))
 
 
 def compute_iqm(values: Values) -> float:
@@ -65,48 +110,84 @@ def compute_iqm(values: Values) -> float:
     return float(stats.trim_mean(np.asarray(values, float), _TRIM))
 
 
-def compute_iqm_interval(strata: Sequence[Values]) -> Interval | None:
-    """Return the interquartile mean of all values with stratified percentile bootstrap bounds.
+def estimate_iqm(strata: Sequence[Values]) -> Interval | None:
+    """Return the interquartile mean of all values with stratified bootstrap bounds; None without values.
 
-    Each stratum (the seeds of one task) is resampled separately. None if no stratum has two values.
+    Each stratum (the seeds of one task) is resampled separately. The percentiles are those of Hesterberg's
+    (2015) expanded interval, because the plain ones are too narrow for few values.
     """
     from scipy import stats
 
-    def iqm(*samples: Any, axis: int) -> Any:
-        return stats.trim_mean(np.concatenate(samples, axis=axis), _TRIM, axis=axis)
-
-    pooled = [value for stratum in strata for value in stratum]
-    return _bootstrap(strata, iqm, compute_iqm(pooled)) if pooled else None
-
-
-def estimate_iqm(strata: Sequence[Values]) -> dict[str, float | None]:
-    """The interquartile mean of all values as `iqm`, with its bounds as `low` and `high`; None without
-    data."""
-    interval = compute_iqm_interval(strata)
-    pooled = [value for stratum in strata for value in stratum]
-    bounds = {"low": interval and interval.low, "high": interval and interval.high}
-    return {"iqm": compute_iqm(pooled) if pooled else None} | bounds
-
-
-def compute_improvement(ours: Values, theirs: Values) -> Interval | None:
-    """Return the probability that a value of ours is higher than one of theirs, with bootstrap bounds.
-
-    Ties count half (Mann-Whitney's U over the number of pairs). None if neither side has two values.
-    """
-
-    def share(first: Any, second: Any, axis: int) -> Any:
-        gaps = np.expand_dims(first, axis) - np.expand_dims(second, axis - 1)
-        return (0.5 + 0.5 * np.sign(gaps)).mean(axis=(axis - 1, axis))
-
-    if not ours or not theirs:
+    arrays = [np.asarray(stratum, float) for stratum in strata if len(stratum)]
+    if not arrays:
         return None
-    whole = share(np.asarray(ours, float), np.asarray(theirs, float), -1)
-    return _bootstrap((ours, theirs), share, float(whole))
+    pooled = np.concatenate(arrays)
+    num, iqm = len(pooled), compute_iqm(pooled.tolist())
+    if num < MIN_VALUES or all(map(_are_equal, arrays)):
+        return Interval(iqm, None, None)
+    rng = generator("bootstrap", *map(len, arrays))
+    picks = [array[rng.integers(0, len(array), (_RESAMPLES, len(array)))] for array in arrays]
+    resampled = stats.trim_mean(np.concatenate(picks, axis=1), _TRIM, axis=1)
+    tail = float(stats.norm.cdf(-math.sqrt(num / (num - 1)) * stats.t.ppf(1.0 - _TAIL, num - 1)))
+    low, high = np.quantile(resampled, [tail, 1.0 - tail])
+    # Resampled means of equal values may differ from the mean by rounding.
+    return Interval(iqm, min(float(low), iqm), max(float(high), iqm))
+
+
+def describe_seeds(strata: Sequence[Values]) -> dict[str, Any]:
+    """The results of seeds as a document: `iqm`, `mean` and `values`, with the bounds of the interquartile
+    mean as `low` and `high`; None for what can't be given."""
+    pooled = [float(value) for stratum in strata for value in stratum]
+    found = estimate_iqm(strata)
+    return {
+        "iqm": found and found.mean,
+        "low": found and found.low,
+        "high": found and found.high,
+        "mean": float(np.mean(pooled)) if pooled else None,
+        "values": sorted(pooled),
+    }
+
+
+def compute_improvement(ours: Values, theirs: Values) -> float | None:
+    """Return the share of pairs in which ours is higher; ties count half. None without values."""
+    if not len(ours) or not len(theirs):
+        return None
+    gaps = np.asarray(ours, float)[:, None] - np.asarray(theirs, float)
+    return float((0.5 + 0.5 * np.sign(gaps)).mean())
+
+
+def compare_means(ours: Values, theirs: Values) -> float | None:
+    """Return the two-sided p value of a permutation test of equal means; None if a side has fewer than
+    `MIN_SEEDS` values.
+
+    It is exact up to 8 against 8 values: the share of all ways to deal them out that differ as much.
+    """
+    from scipy import stats
+
+    if min(len(ours), len(theirs)) < MIN_SEEDS:
+        return None
+
+    def difference(first: Any, second: Any, axis: int) -> Any:
+        return first.mean(axis=axis) - second.mean(axis=axis)
+
+    sides = (np.asarray(ours, float), np.asarray(theirs, float))
+    found = stats.permutation_test(
+        sides, difference, vectorized=True, n_resamples=_PERMUTATIONS, random_state=generator("permutations"),
+        batch=max(1, _BATCH // (len(ours) + len(theirs))),
+    )  # fmt: skip
+    return min(1.0, float(found.pvalue))
+
+
+def compute_sign_test(wins: int, losses: int) -> float:
+    """Return the two-sided p value of a sign test over tasks; ties are left out."""
+    from scipy import stats
+
+    return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
 
 
 def compute_band(curves: Sequence[Sequence[tuple[float, float]]], num_points: int = 40) -> list[BandPoint]:
-    """Return the interquartile mean over curves with its interval, where all of them overlap. Empty curves
-    are ignored."""
+    """Return the mean over curves where all of them overlap; from `MIN_VALUES` curves on, the interquartile
+    mean with its interval. Empty curves are ignored."""
     lines = [np.asarray(curve, float) for curve in curves if curve]
     if not lines:
         return []
@@ -115,33 +196,9 @@ def compute_band(curves: Sequence[Sequence[tuple[float, float]]], num_points: in
         return []
     grid = np.linspace(first, last, num_points) if last > first else np.array([first])
     columns = np.stack([np.interp(grid, line[:, 0], line[:, 1]) for line in lines], axis=1)
-    band = []
-    for x, values in zip(grid.tolist(), columns.tolist(), strict=True):
-        found = compute_iqm_interval([values]) or Interval(values[0], values[0], values[0])
-        band.append(BandPoint(x, *found))
-    return band
+    estimate = estimate_mean if len(lines) < MIN_VALUES else lambda values: estimate_iqm([values])
+    return [BandPoint(x, *(estimate(values) or ())) for x, values in zip(grid.tolist(), columns, strict=True)]
 
 
-def _bootstrap(samples: Sequence[Values], statistic: Callable[..., Any], estimate: float) -> Interval | None:
-    from scipy import stats
-
-    arrays = [np.asarray(values, float) for values in samples if len(values)]
-    varying = [array for array in arrays if len(array) > 1]
-    if not varying:
-        return None
-
-    def with_singles(*resampled: Any, axis: int) -> Any:
-        """Repeat samples of one value, which SciPy refuses to resample."""
-        ahead, drawn = resampled[0].shape[:-1], iter(resampled)
-        return statistic(
-            *(next(drawn) if len(array) > 1 else np.broadcast_to(array, (*ahead, 1)) for array in arrays),
-            axis=axis,
-        )
-
-    batch = max(1, _BATCH // math.prod(map(len, arrays)))
-    found = stats.bootstrap(
-        varying, with_singles, axis=-1, n_resamples=_RESAMPLES, method="percentile", vectorized=True,
-        random_state=generator("bootstrap", *map(len, arrays)), batch=min(_RESAMPLES, batch),
-    ).confidence_interval  # fmt: skip
-    # Resampled means of equal values may differ from the mean by rounding.
-    return Interval(estimate, min(float(found.low), estimate), max(float(found.high), estimate))
+def _are_equal(array: Any) -> bool:
+    return bool((array == array[0]).all())

@@ -108,25 +108,28 @@ def test_exams_do_not_count_as_training(monkeypatch):
 
 @pytest.mark.parametrize(
     ("scores", "verdict"),
-    [((31.0, 35.0), "better"), ((30.0, 35.0), "within"), ((5.0, 12.0), "within"), ((5.0, 9.0), "worse")],
+    [
+        ((31.0, 32.0, 33.0, 34.0, 35.0), "better"),
+        ((9.0, 15.0, 20.0, 26.0, 35.0), "no difference shown"),
+        ((5.0, 6.0, 7.0, 8.0, 9.0), "worse"),
+        ((31.0, 32.0, 33.0, 34.0), "too few seeds"),
+    ],
 )
-def test_verdicts_go_by_the_intervals_over_seeds(scores, verdict):
-    row = make_defaults_row(
-        _CASE, {"ours": _trials("ours", *scores), "sb3": _trials("sb3", 10.0, 20.0, 30.0), "cleanrl": []}
-    )
+def test_verdicts_need_five_seeds_on_both_sides(scores, verdict):
+    peer = _trials("sb3", 10.0, 15.0, 20.0, 25.0, 30.0)
+    row = make_defaults_row(_CASE, {"ours": _trials("ours", *scores), "sb3": peer, "cleanrl": []})
     assert row["verdict"] == {"sb3": verdict}
-    assert row["interval"]["sb3"] == [10.0, 30.0]  # of three seeds all of them
     assert row["peers"] == {"sb3": 20.0, "cleanrl": None}
-    assert row["ratio"] == pytest.approx(sum(scores) / 2 / 20.0)
+    assert row["ratio"] == pytest.approx(sum(scores) / len(scores) / 20.0)
     assert row["note"] == "cleanrl was not measured"
 
 
-def test_one_seed_gives_no_verdict():
+def test_one_seed_is_too_few_for_a_verdict():
     row = make_defaults_row(
         _CASE,
         {"ours": _trials("ours", 1.0), "sb3": _trials("sb3", 2.0, 3.0), "cleanrl": _trials("cleanrl", 9.0)},
     )
-    assert row["verdict"] == {}
+    assert set(row["verdict"].values()) == {"too few seeds"}
     assert row["ratio"] == pytest.approx(1 / 9)
 
 

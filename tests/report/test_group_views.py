@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from mission_gym.fleet.groups import write_result
+from mission_gym.intervals import describe_seeds
 from mission_gym.report.groups import (
     RunSet,
     compare_groups,
@@ -16,10 +17,12 @@ from mission_gym.report.groups import (
     gather_runs,
     make_comparison_csv,
     make_group_html,
+    show_comparison,
     view_group,
     view_group_comparison,
     view_jobs,
 )
+from mission_gym.report.tables import show_seeds
 from mission_gym.store.evals import write_eval
 from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import RunDir
@@ -70,7 +73,7 @@ def test_groups_are_compared_by_their_last_returns(sets: list[RunSet]) -> None:
     document = compare_groups(sets, print)
     theirs, ours = document["groups"]
     assert (theirs["iqm"], ours["iqm"]) == (2.0, 4.5)
-    assert ours["low"] <= 4.5 <= ours["high"]
+    assert (ours["low"], ours["values"]) == (None, [3.0, 4.0, 5.0, 6.0])
     (improvement,) = document["improvement"]
     assert (improvement["of"], improvement["over"]) == ("ours", "theirs")
     assert improvement["probability"] == 7.5 / 8
@@ -79,11 +82,11 @@ def test_groups_are_compared_by_their_last_returns(sets: list[RunSet]) -> None:
         last = ours["curves"][key][-1]
         assert (last["x"], last["mean"]) == (end, 4.5)
     shown = text_of(view_group_comparison(document))
-    assert "better than theirs" in shown
-    assert "94 %" in shown
+    assert "compared with theirs" in shown
+    assert "too few seeds" in shown
     assert len(make_comparison_csv(document).splitlines()) == 7
     page = make_group_html("both", document)
-    assert page.count('class="band ') == 4
+    assert page.count('class="band ') == 0, "too few runs"
     assert "ppo.gamma" in page
 
 
@@ -102,7 +105,7 @@ def test_a_group_is_shown_with_its_curve(sets: list[RunSet], tmp_path: Path) -> 
     ]
     group = GroupDir.create(tmp_path, "g", "seeds", requests)
     group.write(
-        runs=[str(run.path) for run in sets[1].runs], iqm=4.5, low=3.0, high=6.0,
+        runs=[str(run.path) for run in sets[1].runs], iqm=4.5, low=3.0, high=6.0, values=[4.5],
         best_run=str(sets[1].runs[3].path),
         variants={"seeds": {"iqm": 4.5, "low": 3.0, "high": 6.0, "seeds": 4}},
     )  # fmt: skip
@@ -110,7 +113,7 @@ def test_a_group_is_shown_with_its_curve(sets: list[RunSet], tmp_path: Path) -> 
     assert len(document["curve"]) == 40
     assert document["curve"][-1]["iqm"] == 4.5
     shown = text_of(view_group(document))
-    assert "4.5 (3 to 6)" in shown
+    assert "IQM 4.5 (95 %: 3 to 6)" in shown
     assert sets[1].runs[3].name in shown
     group.note("started", "s0", cores=2)
     group.note("started", "s1", cores=2)
@@ -143,8 +146,7 @@ def test_a_group_of_several_jobs_is_resampled_job_by_job(tmp_path: Path) -> None
     assert told == [f"{group.name}/j4 is left out: it is not done"]
     (row,) = compare_groups([found], print)["groups"]
     assert row["iqm"] == 50.5
-    assert row["low"] >= 50.0  # apart: of each job two runs; together it could be four of the low one
-    assert row["high"] <= 51.0
+    assert (row["low"], row["values"]) == (None, [0.0, 1.0, 100.0, 101.0])
     assert row["curves"] == {"by_step": [], "by_time": []}
     assert describe_group(group)["curve"] == []
 
@@ -165,3 +167,29 @@ def test_returns_of_different_environments_are_not_pooled(tmp_path: Path) -> Non
     assert [each.iqm for each in record.variants.values()] == [500.0, -100.0]
     assert "per job, since their environments differ" in text_of(view_group(describe_group(group)))
     assert compare_groups([gather_runs(group, print)], print)["groups"][0]["iqm"] is None
+
+
+def test_comparisons_need_five_seeds_and_state_their_test(tmp_path: Path) -> None:
+    def make_set(name: str, *returns: float) -> RunSet:
+        runs = (make_run(tmp_path, f"{name}{n}", last) for n, last in enumerate(returns))
+        return RunSet(name, tuple(runs))
+
+    def compare(*sets: RunSet) -> str:
+        (found,) = compare_groups(sets, print)["improvement"]
+        return show_comparison(found)
+
+    low, high = make_set("low", 1.0, 2.0, 3.0, 4.0, 5.0), make_set("high", 6.0, 7.0, 8.0, 9.0, 10.0)
+    assert compare(low, high) == "better: p = 0.0079, higher in 100 % of pairs"
+    assert compare(high, low) == "worse: p = 0.0079, higher in 0 % of pairs"
+    assert compare(low, make_set("same", 1.5, 2.5, 3.5, 4.5, 5.5)).startswith("no difference shown: p = 0.")
+    assert compare(make_set("two", 1.0, 1.0), make_set("too", 2.0, 2.0)).startswith("too few seeds")
+
+
+def test_the_results_of_seeds() -> None:
+    def show(*values: float) -> str:
+        return show_seeds(describe_seeds([values]))
+
+    assert show(3.0, 1.0) == "1, 3 (too few for a mean)"
+    assert show(1.0, 2.0, 3.0, 4.0, 5.0) == "mean 3 of 1, 2, 3, 4, 5 (no interval below 10 seeds)"
+    assert show(*[7.0] * 12) == "7 (all equal)"
+    assert show(*range(12)).startswith("IQM 5.5 (95 %: ")

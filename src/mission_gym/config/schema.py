@@ -44,7 +44,7 @@ DEFAULT_ENV_ID = "mission_gym/Capture-v0"
 
 
 def parse_stop_when(text: str) -> Comparison:
-    """Parse `captured>=0.8` or `return>=475`; the lower bound of the 95 % interval must satisfy it."""
+    """Parse `captured>=0.8` or `return>=475`; a lower bound must satisfy it."""
     rule = parse_comparison(text)
     if rule is None or rule.op not in (">=", ">"):
         raise ConfigError(f"{text!r} is not a stop rule; write it like captured>=0.8 or return>=475")
@@ -218,7 +218,7 @@ class RunSection(Section):
         description="Seed of all random streams. Runs started side by side without it get different ones.",
     )
     stop_when: Annotated[StopText | None, NONE] = Field(
-        None, description="Stop when the lower bound of an evaluation satisfies captured>=0.8 or return>=475."
+        None, description="Stop when captured>=0.8 or return>=475 holds, confirmed on 100 further episodes."
     )
     max_time: Annotated[Duration | None, NONE] = Field(
         None, gt=0, description="Time limit: 90s, 5m, 2h. none: no limit."

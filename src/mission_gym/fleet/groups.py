@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import ConfigError, MissionGymError, RunStateError, UsageError
 from mission_gym.fleet.queue import Queue
-from mission_gym.intervals import estimate_iqm
+from mission_gym.intervals import describe_seeds
 from mission_gym.store import lock
 from mission_gym.store.evals import read_last_return
 from mission_gym.store.files import disk_errors
@@ -112,8 +112,8 @@ def write_result(group: GroupDir, jobs: Iterable[Job]) -> None:
     group.write(
         runs=[str(job.run) for job in jobs if job.run is not None],
         best_run=best and best[1],
-        variants={name: estimate_iqm([each]) | {"seeds": len(each)} for name, each in returns.items()},
-        **estimate_iqm(pooled),
+        variants={name: describe_seeds([each]) | {"seeds": len(each)} for name, each in returns.items()},
+        **describe_seeds(pooled),
     )
 
 

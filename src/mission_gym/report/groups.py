@@ -14,12 +14,19 @@ from rich.text import Text
 
 from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import MissionGymError, RunStateError
-from mission_gym.intervals import compute_band, compute_improvement, estimate_iqm
+from mission_gym.intervals import (
+    LEVEL,
+    MIN_SEEDS,
+    compare_means,
+    compute_band,
+    compute_improvement,
+    describe_seeds,
+)
 from mission_gym.report.charts import draw_curves
 from mission_gym.report.documents import Say, find_differences
 from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
 from mission_gym.report.pages import make_file, make_templates
-from mission_gym.report.tables import STATE_STYLES, count_states, make_pairs, make_table
+from mission_gym.report.tables import STATE_STYLES, count_states, make_pairs, make_table, show_seeds
 from mission_gym.store.evals import CurvePoint, read_curve, read_last_return
 from mission_gym.store.groups import ENDED, GroupDir, Job
 from mission_gym.store.rundir import RunDir
@@ -120,16 +127,12 @@ def view_group(document: Document) -> RenderableType:
     """The result of a group: its estimate, its variants, the curve with its band, the best run."""
     variants = document.get("variants") or {}
     seeds = sum(each["seeds"] for each in variants.values())
-    has_interval = document["low"] is not None
-    interval = "95 % stratified bootstrap interval" if has_interval else "too few for an interval"
-    whole = f"{_show_estimate(document)} of the last evaluations, {seeds} runs, {interval}"
+    whole = f"{show_seeds(document)}; last evaluations of {seeds} runs"
     if document["iqm"] is None and variants:
         whole = "per job, since their environments differ"
-    rows = [("group", document["path"]), ("IQM", whole)]
+    rows = [("group", document["path"]), ("return", whole)]
     if len(variants) > 1:
-        rows += [
-            (f"  {name}", f"{_show_estimate(each)}, {each['seeds']} runs") for name, each in variants.items()
-        ]
+        rows += [(f"  {name}", show_seeds(each)) for name, each in variants.items()]
     rows.append(("best run", Path(document["best_run"]).name if document.get("best_run") else MISSING))
     views: list[RenderableType] = [make_pairs(rows)]
     if document["curve"] and len(variants) <= 1:
@@ -137,15 +140,12 @@ def view_group(document: Document) -> RenderableType:
         curve = document["curve"]
         for number in dict.fromkeys(round(i * (len(curve) - 1) / (_NUM_ROWS - 1)) for i in range(_NUM_ROWS)):
             point = curve[number]
-            bounds = f"{show_number(point['low'])} to {show_number(point['high'])}"
+            bounds = MISSING
+            if point["low"] is not None:
+                bounds = f"{show_number(point['low'])} to {show_number(point['high'])}"
             table.add_row(show_count(point["step"]), show_number(point["iqm"]), bounds)
         views += [Text(), table]
     return Group(*views)
-
-
-def _show_estimate(document: Document) -> str:
-    bounds = f" ({show_number(document['low'])} to {show_number(document['high'])})"
-    return f"{show_number(document['iqm'])}{bounds if document['low'] is not None else ''}"
 
 
 def gather_runs(group: GroupDir, say: Say) -> RunSet:
@@ -196,13 +196,16 @@ def compare_groups(sets: Sequence[RunSet], say: Say = lambda text: None) -> dict
         }
         bands = {key: [point._asdict() for point in band] for key, band in curves.items()}
         rows.append(
-            {"name": each.name, "runs": runs} | estimate_iqm(list(strata.values())) | {"curves": bands}
+            {"name": each.name, "runs": runs} | describe_seeds(list(strata.values())) | {"curves": bands}
         )
         returns.append([value for values in strata.values() for value in values])
-    keys = ("probability", "low", "high")
     improvements = [
-        {"of": each.name, "over": sets[0].name}
-        | dict(zip(keys, compute_improvement(own, returns[0]) or (None,) * 3, strict=True))
+        {
+            "of": each.name,
+            "over": sets[0].name,
+            "probability": compute_improvement(own, returns[0]),
+            "p_value": compare_means(own, returns[0]),
+        }
         for each, own in zip(sets[1:], returns[1:], strict=True)
     ]
     return {"groups": rows, "improvement": improvements, "differences": find_differences(configs)}
@@ -235,17 +238,25 @@ def view_group_comparison(document: Document) -> RenderableType:
     groups = document["groups"]
     table = make_table("", *(group["name"] for group in groups))
     table.add_row("runs", *(str(len(group["runs"])) for group in groups))
-    table.add_row("IQM (95 %)", *(_show_estimate(group) for group in groups))
-    better = ["", *(_show_improvement(each) for each in document["improvement"])]
-    table.add_row(f"better than {groups[0]['name']}", *better)
+    table.add_row("return", *(show_seeds(group) for group in groups))
+    compared = ["", *(show_comparison(each) for each in document["improvement"])]
+    table.add_row(f"compared with {groups[0]['name']}", *compared)
     for path, values in document["differences"].items():
         table.add_row(path, *(show_value(value) for value in values))
     return table
 
 
-def _show_improvement(found: Document) -> str:
-    bounds = f" ({show_rate(found['low'])} to {show_rate(found['high'])})" if found["low"] is not None else ""
-    return f"{show_rate(found['probability'])}{bounds}"
+def show_comparison(found: Document) -> str:
+    """Whether the means differ, by an exact permutation test, and the share of pairs that are better."""
+    p_value = found["p_value"]
+    if found["probability"] is None:
+        return MISSING
+    if p_value is None:
+        return f"too few seeds: a comparison needs {MIN_SEEDS} on each side"
+    word = "no difference shown"
+    if p_value < LEVEL:
+        word = "better" if found["probability"] > 0.5 else "worse"
+    return f"{word}: p = {p_value:.2g}, higher in {show_rate(found['probability'])} of pairs"
 
 
 def make_comparison_csv(document: Document) -> str:
@@ -269,7 +280,9 @@ def render_groups(templates: Environment, document: Document) -> str:
         _draw_bands("return by steps", document, "by_step"),
         _draw_bands("return by seconds of training", document, "by_time"),
     ]
-    return templates.get_template("panels/groups.html").render(document, charts=charts)
+    return templates.get_template("panels/groups.html").render(
+        document, charts=charts, show_seeds=show_seeds, show_comparison=show_comparison
+    )
 
 
 def _draw_bands(title: str, document: Document, key: str) -> Markup:
@@ -277,5 +290,8 @@ def _draw_bands(title: str, document: Document, key: str) -> Markup:
     return draw_curves(
         title,
         {name: [(point["x"], point["mean"]) for point in curve] for name, curve in curves.items()},
-        bands={name: [(p["x"], p["low"], p["high"]) for p in curve] for name, curve in curves.items()},
+        bands={
+            name: [(p["x"], p["low"], p["high"]) for p in curve if p["low"] is not None]
+            for name, curve in curves.items()
+        },
     )

@@ -91,13 +91,13 @@ def _view_trials(document: Document, names: list[str]) -> RenderableType:
 
 
 def _view_candidates(document: Document, names: list[str]) -> RenderableType:
-    numbers = ("trial", "IQM", "low", "high", "seeds", *names)
-    table = make_table("trial", "from", "IQM", "low", "high", "seeds", *names, "failed", numbers=numbers)
+    numbers = ("trial", "mean", "seeds", *names)
+    table = make_table("trial", "from", "mean", "by seed", "seeds", *names, "failed", numbers=numbers)
     for each in document["candidates"]:
         is_best = each["trial"] == document["best_trial"]
         table.add_row(
             str(each["trial"]), each["source"],
-            *(show_number(each[key]) for key in ("iqm", "low", "high")), str(each["seeds"]),
+            show_number(each["mean"]), ", ".join(map(show_number, each["scores"])), str(each["seeds"]),
             *(show_value(each["values"].get(name, MISSING)) for name in names),
             Text("; ".join(cause.partition("\n")[0] for cause in each["causes"]), style="dim"),
             style="bold" if is_best else "",
@@ -138,14 +138,13 @@ def _draw_history(scored: list[Document]) -> Markup:
 
 
 def _draw_retest(document: Document) -> Markup:
-    """Each setting that was trained again, with its interval."""
+    """Each setting that was trained again, with the range of its seeds."""
     marks = {}
     for place, each in enumerate(document["candidates"], 1):
-        if each["iqm"] is not None:
-            low, high = (each["iqm"] if each[key] is None else each[key] for key in ("low", "high"))
+        if each["scores"]:
             name = DEFAULT if each["source"] == DEFAULT else f"trial {each['trial']}"
-            marks[name] = [(float(place), each["iqm"], low, high)]
-    return draw_curves(f"{document['question']['measure']} on fresh seeds, 95 %", {}, marks=marks)
+            marks[name] = [(float(place), each["mean"], min(each["scores"]), max(each["scores"]))]
+    return draw_curves(f"{document['question']['measure']} on fresh seeds: mean and range", {}, marks=marks)
 
 
 def _draw_slice(scored: list[Document], axis: Document) -> Markup:

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from mission_gym.intervals import MIN_SEEDS, MIN_VALUES
 from mission_gym.report.formats import (
     MISSING,
     show_count,
@@ -122,7 +123,7 @@ def _show_group(group: Document) -> str:
     if group["problem"]:
         return f"group {group['name']}: {group['problem']}"
     counts = count_states([job["state"] for job in group["jobs"]]) or f"{len(group['runs'])} runs"
-    result = "" if group["iqm"] is None else f"; IQM {show_number(group['iqm'])}"
+    result = "" if group["iqm"] is None else f"; {show_seeds(group)}"
     return f"group {group['name']} ({group['kind']}): {counts}{result}"
 
 
@@ -243,15 +244,38 @@ def view_config(document: Mapping[str, Document]) -> RenderableType:
 
 
 def show_interval(result: Document, name: str) -> str:
-    """A mean with its 95 % interval, if it has one."""
+    """A mean with its 95 % interval, or why it has none."""
     mean, low, high = (result.get(f"{name}_{part}") for part in ("mean", "low", "high"))
-    bounds = f" ({show_number(low)} to {show_number(high)})" if low is not None else ""
-    return f"{show_number(mean)}{bounds}"
+    episodes = result.get("episodes")
+    if low is not None:
+        return f"{show_number(mean)} ({show_number(low)} to {show_number(high)})"
+    if mean is None or episodes is None:
+        return show_number(mean)
+    why = f"all {episodes} equal" if episodes >= MIN_VALUES else f"no interval below {MIN_VALUES} episodes"
+    return f"{show_number(mean)} ({why})"
 
 
 def show_outcome(rate: Document) -> str:
-    """A rate with its 95 % interval."""
-    return f"{show_rate(rate['rate'])} ({show_rate(rate['low'])} to {show_rate(rate['high'])})"
+    """A rate with its 95 % interval, if it has one."""
+    bounds = f" ({show_rate(rate['low'])} to {show_rate(rate['high'])})" if rate["low"] is not None else ""
+    return f"{show_rate(rate['rate'])}{bounds}"
+
+
+def show_seeds(estimate: Document) -> str:
+    """The result of seeds: their values below 5, the mean below 10, then the interquartile mean with its
+    interval."""
+    values, mean, low = (estimate.get(key) for key in ("values", "mean", "low"))
+    if not values:
+        return show_number(estimate["iqm"])
+    if low is not None:
+        bounds = f"{show_number(low)} to {show_number(estimate['high'])}"
+        return f"IQM {show_number(estimate['iqm'])} (95 %: {bounds})"
+    shown = ", ".join(map(show_number, values))
+    if len(values) < MIN_SEEDS:
+        return f"{shown} (too few for a mean)"
+    if len(values) >= MIN_VALUES:
+        return f"{show_number(mean)} (all equal)"
+    return f"mean {show_number(mean)} of {shown} (no interval below {MIN_VALUES} seeds)"
 
 
 def view_results(results: Mapping[str, Document]) -> RenderableType:
@@ -274,6 +298,8 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
         _add_outcomes(table, [each["outcomes"] if each else {} for each in types], f"{kind} ")
     episodes = min(result["episodes"] for result in documents)
     caption = f"{show_count(episodes)} episodes each, seeds of the report suite, 95 % intervals"
+    if failed := sum(result.get("failed", 0) for result in documents):
+        caption += f"; {show_count(failed)} episodes failed and are not counted"
     return Group(table, Text(caption, style="dim"))
 
 

@@ -117,7 +117,10 @@ def judge_evaluations(results: Sequence[Row], outcome: str) -> str | None:
     first, last = results[-NUM_EVALUATIONS], results[-1]
     best = max(result["rate"] for result in results[-NUM_EVALUATIONS:])
     is_perfect = first["rate"] == 1.0  # it can't rise
-    if last["return_low"] <= first["return_high"] or best > first["rate"] or is_perfect:
+    low, high = last["return_low"], first["return_high"]
+    low = last["return_mean"] if low is None else low  # all episodes have the same return
+    high = first["return_mean"] if high is None else high
+    if low <= high or best > first["rate"] or is_perfect:
         return None
     return (
         f"over {NUM_EVALUATIONS} evaluations the return rose from {first['return_mean']:.4g} to "

@@ -15,7 +15,7 @@ from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents import AGENTS
 from mission_gym.env.contract import TERMS
 from mission_gym.errors import EnvContractError, EnvFailure
-from mission_gym.intervals import compute_bootstrap, compute_wilson
+from mission_gym.intervals import compute_wilson, estimate_mean
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.play import Actor, count_playing, play, seed_of_suite
 from mission_gym.run.environment import Environment
@@ -32,28 +32,30 @@ class EvalResult:
 
     episodes: int
     return_mean: float
-    return_low: float
-    return_high: float
+    return_low: float | None  # None: no interval can be given
+    return_high: float | None
     length_mean: float
     outcomes: dict[str, dict[str, float]]  # name -> rate, low, high
+    failed: int  # episodes that ended in a failure; they count nowhere
     mode: str  # greedy or sampled
     main_outcome: str | None
     num_steps: int  # of all its episodes
     returns: tuple[float, ...]
     agents: dict[str, dict[str, Any]] = field(default_factory=dict)  # type -> return_mean, ..., outcomes
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # episode metric -> mean, low, high
+    metrics: dict[str, dict[str, Any]] = field(default_factory=dict)  # episode metric -> mean, low, high
 
     @property
     def score(self) -> float:
         """The rank of a checkpoint: the lower bound of the main outcome, or of the return without one."""
-        if self.main_outcome is not None:
-            return self.outcomes[self.main_outcome]["low"]
-        return self.return_low
+        low = self.low(self.main_outcome or "return")
+        assert low is not None
+        return low
 
     def low(self, name: str) -> float | None:
-        """The lower bound of `return` or of an outcome; None if there is no such outcome."""
+        """The lower bound of `return` or of an outcome, or the mean return if no interval can be given; None
+        if there is no such outcome."""
         if name == "return":
-            return self.return_low
+            return self.return_mean if self.return_low is None else self.return_low
         return self.outcomes[name]["low"] if name in self.outcomes else None
 
     def document(self) -> dict[str, Any]:
@@ -86,8 +88,8 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     def play(
         self, actor: Actor, *, explore: bool = False, stop: Callable[[], bool] = lambda: False
     ) -> EvalResult | None:
-        """Play every seed of the suite; None if a stop was requested. Failed episodes are left out. If all of
-        them fail, as when their one process is killed, they are played once more."""
+        """Play every seed of the suite; None if a stop was requested. Failed episodes are counted apart. If
+        all of them fail, as when their one process is killed, they are played once more."""
         spec = self._environment.spec
         for _ in range(_ATTEMPTS):
             try:
@@ -98,7 +100,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
             if episodes is None:
                 return None
             if episodes:
-                return summarise(episodes, spec, explore)
+                return summarise(episodes, spec, explore, failed=self._num_episodes - len(episodes))
         raise EnvFailure(
             f"all {self._num_episodes} episodes of an evaluation failed, {_ATTEMPTS} times; "
             f"`mission-gym check` may find the cause [{spec.env_id}]"
@@ -150,8 +152,8 @@ def evaluate(
         return evaluator.play_all(actor, explore=explore)
 
 
-def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResult:
-    """The statistics of played episodes."""
+def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool, *, failed: int = 0) -> EvalResult:
+    """The statistics of played episodes. failed: the number of others."""
     seen = [episode.outcome for episode in episodes if episode.outcome is not None]
     result = _make_result(
         [episode.ret for episode in episodes],
@@ -162,18 +164,19 @@ def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool) -> EvalResu
     )
     return replace(
         result,
+        failed=failed,
         agents=_summarise_agents(episodes) if spec.agents else {},
         metrics=_summarise_metrics(episodes),
     )
 
 
-def _summarise_metrics(episodes: list[Episode]) -> dict[str, dict[str, float]]:
+def _summarise_metrics(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
     """The environment's own episode metrics, without reward terms."""
     found = {}
     for name in dict.fromkeys(name for episode in episodes for name in episode.metrics):
         if not name.startswith((AGENTS, TERMS)):
             values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
-            found[name] = compute_bootstrap(values)._asdict()
+            found[name] = estimate_mean(values)._asdict()
     return found
 
 
@@ -185,7 +188,7 @@ def _summarise_agents(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
             continue
         kind, what, *outcome = name.removeprefix(AGENTS).split("/", 2)
         values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
-        mean, low, high = compute_bootstrap(values)
+        mean, low, high = estimate_mean(values)
         found = types.setdefault(kind, {"outcomes": {}})
         if outcome:
             found["outcomes"][outcome[0]] = {"rate": mean, "low": low, "high": high}
@@ -208,7 +211,7 @@ def _make_result(
     returns: Sequence[float], num_steps: int, counts: Mapping[str, int], mode: str, main_outcome: str | None
 ) -> EvalResult:
     """counts: episodes by outcome."""
-    mean, low, high = compute_bootstrap(returns)
+    mean, low, high = estimate_mean(returns)
     rates = {name: compute_wilson(count, len(returns)) for name, count in counts.items()}
     return EvalResult(
         episodes=len(returns),
@@ -217,6 +220,7 @@ def _make_result(
         return_high=high,
         length_mean=num_steps / len(returns),
         outcomes={name: {"rate": r.mean, "low": r.low, "high": r.high} for name, r in rates.items()},
+        failed=0,
         mode=mode,
         main_outcome=main_outcome,
         num_steps=num_steps,

@@ -16,6 +16,7 @@ from mission_gym.env.masks import MaskLayout
 from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import make_action_decoder
 from mission_gym.errors import UsageError, describe
+from mission_gym.intervals import LEVEL, compare_means
 from mission_gym.plan.setups import device_exists
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
@@ -125,9 +126,9 @@ def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:
         text = f"{name} {100 * pair[0]:.0f} % greedy, {100 * pair[1]:.0f} % sampled"
     else:
         pair = [greedy.return_mean, sampled.return_mean]
-        apart = greedy.return_low > sampled.return_high or sampled.return_low > greedy.return_high
-        if not apart or abs(pair[0] - pair[1]) <= _GAP * max(map(abs, pair)):
-            return []  # overlapping intervals are noise, not a gap
+        p_value = compare_means(greedy.returns, sampled.returns)
+        if p_value is None or p_value >= LEVEL or abs(pair[0] - pair[1]) <= _GAP * max(map(abs, pair)):
+            return []  # noise, not a gap
         text = f"return {pair[0]:.4g} greedy, {pair[1]:.4g} sampled"
     return [f"greedy and sampled play differ by over 5 points: {text}"]
 

@@ -131,9 +131,11 @@ class Estimate(Record):
     """The result of the runs of one variant."""
 
     iqm: float | None
-    low: float | None
+    low: float | None  # of the interquartile mean; None if no interval can be given
     high: float | None
     seeds: Count
+    mean: float | None = None
+    values: list[float] = Field(default_factory=list)
 
 
 class GroupRecord(Record):
@@ -146,6 +148,8 @@ class GroupRecord(Record):
     iqm: float | None = None
     low: float | None = None
     high: float | None = None
+    mean: float | None = None
+    values: list[float] = Field(default_factory=list)
     best_run: Str | None = None
     variants: dict[Str, Estimate] = Field(default_factory=dict)
 

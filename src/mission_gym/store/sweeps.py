@@ -99,6 +99,8 @@ class Candidate(Record):
     iqm: float | None = None
     low: float | None = None
     high: float | None = None
+    mean: float | None = None
+    scores: list[float] = Field(default_factory=list)
     seeds: Count = 0  # that finished training
     seconds: float | None = None
     causes: list[Str] = Field(default_factory=list)  # of the seeds that did not finish

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mission_gym.intervals import Interval, compute_bootstrap
+from mission_gym.intervals import LEVEL, compare_means
 from mission_gym.procs.machine import read_cpu_name
 from mission_gym_bench.defaults.trials import (
     CASES,
@@ -57,23 +57,18 @@ def measure_defaults(grid: DefaultsGrid) -> list[Row]:
 def make_defaults_row(case: DefaultsCase, trials: Mapping[str, Sequence[DefaultsTrial]]) -> Row:
     """Return the row of one case. trials: by side, one per seed; a side may have none."""
     scores = {side: [each.score for each in column] for side, column in trials.items() if column}
-    intervals = {side: compute_bootstrap(column) for side, column in scores.items()}
-    ours, peers = intervals.get(OURS), [peer for peer in PEERS if peer in intervals]
-    best = max((intervals[peer].mean for peer in peers), default=case.random)
+    means = {side: statistics.fmean(column) for side, column in scores.items()}
+    ours, peers = means.get(OURS), [peer for peer in PEERS if peer in means]
+    best = max((means[peer] for peer in peers), default=case.random)
     notes = [] if case.is_there else [f"left out: pip install mission-gym[{case.extra}]"]
     notes += [f"{peer} was not measured" for peer in PEERS if peer not in peers]
     return make_row(
         f"{case.name}, {case.timesteps:,} steps",
-        ours and ours.mean,
+        ours,
         "return",
-        {peer: intervals[peer].mean if peer in peers else None for peer in PEERS},
-        (ours.mean - case.random) / (best - case.random) if ours and best > case.random else None,
-        verdict={
-            peer: _judge(ours, intervals[peer])
-            for peer in peers
-            if ours and min(len(scores[OURS]), len(scores[peer])) > 1  # one seed has no interval
-        },
-        interval={side: [each.low, each.high] for side, each in intervals.items()},
+        {peer: means.get(peer) for peer in PEERS},
+        (ours - case.random) / (best - case.random) if ours is not None and best > case.random else None,
+        verdict={peer: _judge(scores[OURS], scores[peer]) for peer in peers if OURS in scores},
         scores=scores,
         random=case.random,
         known=case.known,
@@ -81,17 +76,22 @@ def make_defaults_row(case: DefaultsCase, trials: Mapping[str, Sequence[Defaults
         s_to_score={
             peer: _compare_times(trials[OURS], trials[peer])
             for peer in peers
-            if ours and intervals[peer].low > case.random  # a peer that learned nothing sets no goal
+            if ours is not None
+            and min(scores[peer]) > case.random  # a peer that learned nothing sets no goal
         },
         note="; ".join(notes),
     )
 
 
-def _judge(ours: Interval, peer: Interval) -> str:
-    """Return whether ours is better or worse beyond both intervals."""
-    if ours.low > peer.high:
-        return "better"
-    return "worse" if ours.high < peer.low else "within"
+def _judge(ours: Sequence[float], peer: Sequence[float]) -> str:
+    """Return whether ours is better or worse by an exact permutation test; it needs five seeds on each
+    side."""
+    p_value = compare_means(ours, peer)
+    if p_value is None:
+        return "too few seeds"
+    if p_value >= LEVEL:
+        return "no difference shown"
+    return "better" if statistics.fmean(ours) > statistics.fmean(peer) else "worse"
 
 
 def _find_rate(trials: Sequence[DefaultsTrial]) -> float:

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mission_gym.fleet.sweep.study import SweepTrial
 from mission_gym.fleet.sweep.trials import choose_candidates, describe_verdict, make_preset, read_result
+from mission_gym.intervals import describe_seeds
 from mission_gym.run.config import resolve
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sweeps import Axis, Candidate, Question, TrialRow
@@ -22,9 +24,11 @@ def make_trial(number: int, score: float | None, source: str = "search", **more:
     return SweepTrial(row.model_copy(update=more), values, [], False)
 
 
-def make_candidate(source: str, *bounds: float | None) -> Candidate:
-    iqm, low, high = bounds
-    return Candidate(trial=0, source=source, values={}, iqm=iqm, low=low, high=high, seeds=5)
+def make_candidate(source: str, *scores: float) -> Candidate:
+    found = describe_seeds([scores])
+    return Candidate(
+        trial=0, source=source, values={}, seeds=len(scores), scores=found.pop("values"), **found
+    )  # fmt: skip
 
 
 def test_the_best_are_trained_again_each_setting_once_and_the_default() -> None:
@@ -40,15 +44,30 @@ def test_the_best_are_trained_again_each_setting_once_and_the_default() -> None:
 @pytest.mark.parametrize(
     ("best", "verdict"),
     [
-        (("search", 9.0, 8.0, 10.0), "the winner beats the default beyond the intervals: at least 8"),
-        (("search", 9.0, 6.0, 10.0), "the winner does not beat the default beyond the intervals"),
-        (("search", None, None, None), "no run on fresh seeds was completed"),
+        (
+            (8.0, 9.0, 9.5, 10.0, 11.0),
+            "the winner is better than the default: mean 9.5 against 6.5, p = 0.0079",
+        ),
+        ((6.0, 6.5, 7.0, 7.5, 9.0), "the winner is not shown to be better than the default"),
+        ((8.0, 9.0, 10.0), "too few seeds to call the winner better than the default (mean 9 against 6.5)"),
+        ((), "no run on fresh seeds was completed"),
     ],
 )
-def test_the_verdict_is_honest(best: Any, verdict: str) -> None:
-    default = make_candidate("default", 6.5, 6.0, 7.0)
-    assert describe_verdict([make_candidate(*best), default]).startswith(verdict)
+def test_the_verdict_is_honest(best: tuple[float, ...], verdict: str) -> None:
+    default = make_candidate("default", 6.0, 6.2, 6.5, 6.8, 7.0)
+    assert describe_verdict([make_candidate("search", *best), default]).startswith(verdict)
     assert describe_verdict([default]).startswith("no setting beats the default")
+
+
+def test_equal_settings_are_rarely_called_better() -> None:
+    """The winner is the best of three by the seeds that it is tested on."""
+    rng, num_better = np.random.default_rng(0), 0
+    for _ in range(1000):
+        found = [make_candidate("search", *rng.normal(size=5)) for _ in range(3)]
+        found.sort(key=lambda each: each.mean or 0.0, reverse=True)
+        verdict = describe_verdict([*found, make_candidate("default", *rng.normal(size=5))])
+        num_better += verdict.startswith("the winner is better")
+    assert num_better <= 50
 
 
 def test_the_preset_contains_given_and_found_values(tmp_path: Path) -> None:
@@ -59,8 +78,10 @@ def test_the_preset_contains_given_and_found_values(tmp_path: Path) -> None:
         asked={}, values={}, over="", axes=axes, starts=[], measure="return", trials=1, budget_s=None,
         seeds=[0], retest=1, retest_seeds=[1, 2], folder="",
     )  # fmt: skip
-    text = make_preset(base, make_trial(7, 9.0), make_candidate("search", 9.0, 8.0, 10.0), question)
-    assert "return 9 (8 to 10) after 9,000 steps" in text
+    text = make_preset(base, make_trial(7, 9.0), make_candidate("search", 8.0, 9.0, 10.0), question)
+    assert "mean return 9 after 9,000 steps" in text
+    assert "# on 3 seeds that the search did not use: 8, 9, 10." in text
+    assert "so its mean is somewhat too high" in text
     (tmp_path / "best.yaml").write_text(text)
     config = resolve("CartPole-v1", {}, config_file=tmp_path / "best.yaml").config
     assert (config.algorithm.learning_rate, config.policy.activation) == (8e-4, "relu")

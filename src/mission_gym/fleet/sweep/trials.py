@@ -17,7 +17,7 @@ from mission_gym.errors import RunStateError
 from mission_gym.fleet.drafts import Draft, Needs, name_member
 from mission_gym.fleet.requests import make_requests
 from mission_gym.fleet.sweep.study import SweepTrial, rank
-from mission_gym.intervals import estimate_iqm
+from mission_gym.intervals import LEVEL, MIN_SEEDS, compare_means, describe_seeds
 from mission_gym.report.formats import show_number
 from mission_gym.store.evals import SELECT, read_evals
 from mission_gym.store.groups import GroupDir, Job, JobRequest
@@ -129,28 +129,33 @@ def choose_candidates(trials: Sequence[SweepTrial], num_best: int) -> list[Sweep
 def rank_candidates(
     trials: Sequence[SweepTrial], jobs: Mapping[str, Job], question: Question
 ) -> list[Candidate]:
-    """The results on fresh seeds, best first: by lower bound, then by mean; ties go to the default."""
+    """The results on fresh seeds, best first: by their mean; ties go to the default."""
     found = []
     retested = {job.request.variant for job in jobs.values() if is_retest(job)}
     for row in (each.row for each in trials if name_retest(each.row.number) in retested):
         again = list_jobs(jobs, name_retest(row.number))
         results, causes = read_results([job for job in again if job.has_ended], question.measure)
+        found_s = mean(result.seconds for result in results) if results else None
+        estimate = describe_seeds([[result.value for result in results]])
         candidate = Candidate(
-            trial=row.number, source=row.source, values=row.values, seeds=len(results),
-            seconds=mean(result.seconds for result in results) if results else None, causes=list(causes),
-            **estimate_iqm([[result.value for result in results]]),
+            trial=row.number, source=row.source, values=row.values, seeds=len(results), seconds=found_s,
+            causes=list(causes), scores=estimate.pop("values"), **estimate,
         )  # fmt: skip
         found.append(candidate)
 
-    def key(each: Candidate) -> tuple[float, float, bool, float]:
-        low, iqm = (float("-inf") if value is None else value for value in (each.low, each.iqm))
-        return low, iqm, each.source == DEFAULT, -(each.seconds or 0.0)
+    def key(each: Candidate) -> tuple[float, bool, float]:
+        score = float("-inf") if each.mean is None else each.mean
+        return score, each.source == DEFAULT, -(each.seconds or 0.0)
 
     return sorted(found, key=key, reverse=True)
 
 
 def describe_verdict(candidates: Sequence[Candidate]) -> str:
-    """Whether the winner, which is the first candidate, beats the default."""
+    """Whether the winner, which is the first candidate, is better than the default.
+
+    By a permutation test of the means. Its p value is multiplied by the number of settings that the winner
+    was chosen from (Bonferroni), so equal settings are called better in at most 5 % of sweeps.
+    """
     best = candidates[0]
     default = next((each for each in candidates if each.source == DEFAULT), None)
     if best.iqm is None:
@@ -159,15 +164,20 @@ def describe_verdict(candidates: Sequence[Candidate]) -> str:
         return "the default completed no run on fresh seeds"
     if best is default:
         return "no setting beats the default on fresh seeds; the default stays"
-    if best.low is None or default.high is None or best.low <= default.high:
+    means = f"mean {show_number(best.mean)} against {show_number(default.mean)}"
+    p_value = compare_means(best.scores, default.scores)
+    if p_value is None:
         return (
-            "the winner does not beat the default beyond the intervals: they overlap; more --trials,"
-            " --timesteps or --retest-seeds may separate them"
+            f"too few seeds to call the winner better than the default ({means}): {MIN_SEEDS} of each are"
+            f" needed; use --retest-seeds {MIN_SEEDS} or more"
         )
-    return (
-        f"the winner beats the default beyond the intervals: at least {show_number(best.low)}, against at"
-        f" most {show_number(default.high)}"
-    )
+    p_value = min(1.0, p_value * sum(each.source != DEFAULT for each in candidates))
+    if p_value >= LEVEL:
+        return (
+            f"the winner is not shown to be better than the default: {means}, p = {p_value:.2g}; more"
+            " --trials, --timesteps or --retest-seeds may separate them"
+        )
+    return f"the winner is better than the default: {means}, p = {p_value:.2g} (permutation test)"
 
 
 def make_preset(base: Resolved, trial: SweepTrial, candidate: Candidate, question: Question) -> str:
@@ -189,10 +199,11 @@ def make_preset(base: Resolved, trial: SweepTrial, candidate: Candidate, questio
     for path, value in chosen.items():
         section, name = path.split(".")
         by_section.setdefault(section, {})[name] = to_plain(value)
-    measured = f"{show_number(candidate.iqm)} ({show_number(candidate.low)} to {show_number(candidate.high)})"
+    scores = ", ".join(map(show_number, candidate.scores))
     head = (
-        f"# {config.env.env_id}: {question.measure} {measured} after {config.run.timesteps:,} steps, the"
-        f" interquartile\n# mean of {candidate.seeds} seeds that the search did not use, with its 95 %"
-        " interval.\n"
+        f"# {config.env.env_id}: mean {question.measure} {show_number(candidate.mean)} after"
+        f" {config.run.timesteps:,} steps,\n# on {candidate.seeds} seeds that the search did not use:"
+        f" {scores}.\n# The setting was chosen as the best of the retested ones by these seeds,"
+        " so its mean is somewhat too high.\n"
     )
     return head + yaml.safe_dump(by_section, sort_keys=False, allow_unicode=True)

@@ -252,7 +252,9 @@ class _Groups:
                 stored = self._read(GroupDir(path))
                 return {
                     "name": path.name,
-                    **stored.record.model_dump(include={"kind", "iqm", "low", "high", "created"}),
+                    **stored.record.model_dump(
+                        include={"kind", "iqm", "low", "high", "mean", "values", "created"}
+                    ),
                     "runs": [Path(run).name for run in stored.record.runs],
                     "jobs": _describe_jobs(GroupDir(path), stored.jobs, find_row),
                     "problem": "",
@@ -260,7 +262,7 @@ class _Groups:
             except (MissionGymError, OSError) as error:
                 self._stored.pop(path, None)
                 kind, problem = "damaged", str(error)
-        unknown = dict.fromkeys(("iqm", "low", "high", "created"))
+        unknown = dict.fromkeys(("iqm", "low", "high", "mean", "values", "created"))
         return {"name": path.name, "kind": kind, **unknown, "runs": [], "jobs": [], "problem": problem}
 
     def _read(self, group: GroupDir) -> _StoredGroup:

@@ -61,7 +61,8 @@ function answerWinning() {
     put(why, "of the last 100 episodes of training; no evaluation yet");
   } else if (last) {
     put(big, `return ${number(last.return_mean)}`);
-    put(why, `${number(last.return_low)} to ${number(last.return_high)} in ${count(last.episodes)} held-out episodes at step ${count(last.step)}; no outcomes are reported`);
+    const bounds = typeof last.return_low === "number" ? `${number(last.return_low)} to ${number(last.return_high)}` : "no interval";
+    put(why, `${bounds} in ${count(last.episodes)} held-out episodes at step ${count(last.step)}; no outcomes are reported`);
   } else {
     put(big, "not evaluated yet");
     put(why, "the environment has reported no outcomes");
