@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mission_gym as mg
@@ -15,14 +16,14 @@ from mission_gym.data import EnvSpec, Episode
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.errors import EnvFailure
-from mission_gym.intervals import compute_bootstrap, compute_wilson
+from mission_gym.intervals import compute_wilson, estimate_mean
 from mission_gym.report.documents import describe_run_fully
 from mission_gym.report.terminal import RunView
 from mission_gym.run.config import resolve
 from mission_gym.run.evaluation import EvalResult, combine, summarise
 from mission_gym.run.resume import resume_run
 from mission_gym.run.retention import find_expired_checkpoints, plan_cleaning
-from mission_gym.run.selection import confirm_best, find_candidates
+from mission_gym.run.selection import bound_goal, confirm_best, find_candidates
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints
@@ -65,7 +66,7 @@ def test_the_three_best_are_played_again(tmp_path: Path) -> None:
     ranked = sorted(selected, key=lambda step: (selected[step]["score"], step), reverse=True)
     candidates = confirmation["candidates"]
     assert [each["step"] for each in candidates] == ranked[:3]
-    assert {each["episodes"] for each in candidates} == {4}
+    assert {each["episodes"] for each in candidates} == {2}, "the new ones alone are reported"
     scores = {each["step"]: each["score"] for each in candidates}
     best = max(scores, key=lambda step: (scores[step], step))
     assert confirmation["best"] == best == best_step(run) == run.read_status()["best_step"]
@@ -230,6 +231,63 @@ def test_two_evaluations_add_up_to_one_of_all_their_episodes(main: str | None) -
     both = combine(to_json(kept), more)
     assert (both.episodes, both.num_steps, both.mode) == (5, 33 + 21, "greedy")
     assert both.length_mean == pytest.approx(54 / 5)
-    mean, low, high = compute_bootstrap([1.0, 2.0, 3.0, 4.0, 5.0])
+    mean, low, high = estimate_mean([1.0, 2.0, 3.0, 4.0, 5.0])
     assert (both.return_mean, both.return_low, both.return_high) == (mean, low, high)
-    assert both.score == (low if main is None else compute_wilson(3, 5).low)
+    assert both.score == (mean if main is None else compute_wilson(3, 5).low)
+
+
+def test_new_episodes_alone_are_not_biased_by_the_choice() -> None:
+    """50 equal checkpoints: the mean of all episodes of the best is too high, that of its new ones is not."""
+    rng, all_bias, new_bias = np.random.default_rng(0), [], []
+    for _ in range(200):
+        first, more = rng.normal(size=(50, 20)), rng.normal(size=(50, 20))
+        best = int(np.argmax(first.mean(axis=1)))
+        all_bias.append(np.mean([first[best], more[best]]))
+        new_bias.append(more[best].mean())
+    assert np.mean(all_bias) > 0.2
+    assert abs(np.mean(new_bias)) < 0.05
+
+
+def test_a_false_goal_is_rarely_declared() -> None:
+    """500, or 100 in 3 % of episodes: the mean is 488. 50 looks at 20 episodes, each look that passes 490 is
+    checked on 100 others."""
+    rng, num_false, num_runs = np.random.default_rng(0), 0, 400
+
+    def draw(num: int) -> list[float]:
+        return np.where(rng.random(num) < 0.97, 500.0, 100.0).tolist()
+
+    for _ in range(num_runs):
+        recent, checks = list[list[float]](), 0
+        for _ in range(50):
+            look = result_of(draw(20), 0, None)
+            recent.append(list(look.returns))
+            if look.low("return") < 490:
+                continue
+            checks += 1
+            more = result_of(draw(100), 0, None)
+            seen = [value for values in recent[-5:] for value in values]
+            bound = bound_goal("return", more, seen, 0.05 / (checks * (checks + 1)))
+            recent.append(list(more.returns))
+            if bound >= 490:
+                num_false += 1
+                break
+    assert num_false / num_runs <= 0.05
+
+
+def test_a_goal_that_is_reached_is_declared() -> None:
+    solved = result_of([500.0] * 100, 100, "won")
+    assert bound_goal("return", solved, [500.0] * 100, 0.025) == 500.0
+    assert bound_goal("return", solved, [100.0, 500.0], 0.025) == pytest.approx(500 - 0.0362 * 400, abs=0.1)
+    assert bound_goal("won", solved, [], 0.025) == pytest.approx(0.9638, abs=1e-3)
+
+
+def test_a_run_declares_its_goal_after_further_seeds_confirm_it(tmp_path: Path) -> None:
+    flags = {"timesteps": 20_000, "eval_episodes": 12, "stop_when": "return>=10"}
+    with start(tmp_path, **flags) as session:
+        run = drain(session)
+    status = run.read_status()
+    assert "further episodes" in status["cause"], status["cause"]
+    checks = [result for result in read_evals(run) if result["suite"] == "goal"]
+    assert checks[-1]["step"] == status["step"]
+    assert {len(each["returns"]) for each in checks} == {100}
+    assert session.state.goal_checks == len(checks)

@@ -3,8 +3,9 @@
 Evaluations take at most about a tenth of the time, in steps, since seconds differ between equal runs.
 Playing a step costs about as much as collecting one, and training learns in addition. So the limit is a tenth
 of the trained steps, or four tenths for built-in and classic environments, whose training is mostly learning.
-At the end the best checkpoints are played on more seeds: the highest of many scores is also a lucky one, and
-these episodes had no part in the choice.
+At the end the best checkpoints are played on more seeds: the highest of many scores is also a lucky one. The
+best is chosen by all of its episodes and reported by the new ones, which selected nothing before. A goal is
+declared only after further seeds confirm it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Settled, parse_stop_when
 from mission_gym.data import EnvSpec, Fact, Weights
 from mission_gym.errors import DiskError, RunStateError, WorkerError
+from mission_gym.intervals import LEVEL, bound_mean, bound_rate, bound_unseen
 from mission_gym.run.build import make_loaded_policy
 from mission_gym.run.environment import EVALUATION_STEPS, Environment
 from mission_gym.run.evaluation import EvalResult, Evaluator, combine, policy_actor
@@ -26,7 +28,7 @@ from mission_gym.run.retention import NUM_CONFIRMED
 from mission_gym.run.saving import passed_multiple
 from mission_gym.run.snapshot import RunContext, checkpoint_errors
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints, load_checkpoint
-from mission_gym.store.evals import CONFIRM, SELECT, find_best, rank_best, read_evals, write_eval
+from mission_gym.store.evals import CONFIRM, GOAL, SELECT, find_best, rank_best, read_evals, write_eval
 from mission_gym.store.rundir import RunDir
 
 Stop = Callable[[], bool]
@@ -35,6 +37,8 @@ _SHARE, _CHEAP_SHARE = 0.1, 0.4  # steps played per step trained
 _EVALUATING = 0.7  # part of them for evaluations; the rest is for the confirmation of the best
 _CONFIRMING = 0.4  # that rest, relative to the steps of the evaluations
 _ROUND = 1000
+_GOAL_EPISODES = 100  # of a check, or those of an evaluation if they are more
+_RECENT = 5  # evaluations whose lowest return counts if all further episodes have the same one
 
 
 def is_automatic(resolved: Resolved) -> bool:
@@ -148,7 +152,7 @@ class Selection:
         return self._evaluator.play(policy_actor(policy, context.spec), stop=stop)
 
     def add(self, step: int, result: EvalResult, seconds: float) -> None:
-        """Record a result, and check whether it is the best and reaches the goal."""
+        """Record a result, and check whether it is the best."""
         context, document = self._context, result.document()
         context.state.last_eval = step
         context.state.eval_steps += result.num_steps
@@ -165,11 +169,44 @@ class Selection:
         except DiskError as error:
             failure = error
         context.recorder.report("evaluation", "the evaluation was not saved", failure)
-        if (text := context.config.run.stop_when) is not None:
-            rule = parse_stop_when(text)
-            low = result.low(rule.name)
-            if low is not None and rule.holds(low):
-                context.goal = f"{text} (lower bound {low:.3g})"
+        if result.failed:
+            context.recorder.warn(
+                f"{result.failed} of {result.failed + result.episodes} episodes of the evaluation failed and"
+                " are not counted; if failures depend on the policy, its results are too good"
+            )
+
+    def check_goal(self, step: int, result: EvalResult, stop: Stop) -> None:
+        """Declare the goal of `stop_when` if an evaluation reaches it and further seeds confirm it.
+
+        A run looks at its goal many times, so one lucky look decides nothing. Check number k plays seeds that
+        no other evaluation uses, and errs with a probability of at most LEVEL / (k (k + 1)): together LEVEL.
+        """
+        context, text = self._context, self._context.config.run.stop_when
+        if text is None:
+            return
+        rule, state = parse_stop_when(text), context.state
+        low = result.low(rule.name)
+        if low is None or not rule.holds(low):
+            return
+        number = state.goal_checks + 1
+        episodes = context.config.evaluation.eval_episodes
+        more_episodes = max(_GOAL_EPISODES, episodes)
+        first = 2 * episodes + state.goal_checks * more_episodes
+        policy = make_loaded_policy(context.config, context.spec, context.learner.weights())
+        with Evaluator(context.environment, "select", more_episodes, first=first) as evaluator:
+            more = evaluator.play(policy_actor(policy, context.spec), stop=stop)
+        if more is None:
+            return
+        state.goal_checks = number
+        state.eval_steps += more.num_steps
+        bound = bound_goal(rule.name, more, _read_recent(context.run), LEVEL / (number * (number + 1)))
+        found = f"at least {bound:.3g} in {more.episodes} further episodes"
+        with suppress(DiskError):
+            write_eval(context.run, step, GOAL, more.document() | {"returns": list(more.returns)})
+        if rule.holds(bound):
+            context.goal = f"{text} ({found})"
+        else:
+            context.recorder.warn(f"{text} is not confirmed: {found}; training continues")
 
     def confirm(self, step: int, stop: Stop) -> None:
         """Play the best checkpoints on more seeds; the best one changes only if that is done and saved."""
@@ -197,6 +234,28 @@ class Selection:
             self._evaluator = None
 
 
+def bound_goal(name: str, result: EvalResult, recent: Sequence[float], alpha: float) -> float:
+    """A lower bound of the return or of an outcome's rate, too high with a probability of at most alpha.
+
+    If all returns are equal, a rarer kind of episode may be unseen; it is as bad as the lowest of the recent
+    returns, of this policy and of those shortly before it.
+    """
+    if name != "return":
+        count = round(result.outcomes[name]["rate"] * result.episodes)
+        return bound_rate(count, result.episodes, alpha)
+    low = bound_mean(result.returns, alpha)
+    if min(result.returns) < max(result.returns):
+        return low
+    return low - bound_unseen(result.episodes, alpha) * (low - min([low, *recent]))
+
+
+def _read_recent(run: RunDir) -> list[float]:
+    """The returns of the last evaluations, and of checks of the goal."""
+    evals = [result for result in read_evals(run) if result["suite"] in (SELECT, GOAL)]
+    returns = [value for result in evals[-_RECENT:] for value in result.get("returns") or ()]
+    return [value for value in returns if value is not None]
+
+
 def find_candidates(run: RunDir) -> list[tuple[CheckpointInfo, dict[str, Any]]]:
     """The existing checkpoints with the highest scores, the best first, each with its evaluation."""
     infos = {info.step: info for info in list_checkpoints(run.checkpoints)}
@@ -222,7 +281,8 @@ def confirm_best(
     num_episodes = count_confirming(settings.eval_episodes, lengths, played)
     if len(candidates) < 2 or not num_episodes:
         return None
-    results: dict[int, EvalResult] = {}
+    results: dict[int, EvalResult] = {}  # of the new episodes
+    scores: dict[int, float] = {}  # by all episodes
     with Evaluator(environment, "select", num_episodes, first=settings.eval_episodes) as evaluator:
         for info, selected in candidates:
             with suppress(RunStateError):  # a damaged checkpoint is left out
@@ -233,8 +293,9 @@ def confirm_best(
                 more = evaluator.play(policy_actor(policy, environment.spec), stop=stop)
                 if more is None:
                     return None
-                results[info.step] = combine(selected, more)
-    scores = {step: result.score for step, result in results.items() if math.isfinite(result.score)}
+                results[info.step] = more
+                scores[info.step] = combine(selected, more).score
+    scores = {step: score for step, score in scores.items() if math.isfinite(score)}
     if len(scores) < 2:
         return None
     documents = [{"step": step, "score": scores[step]} | results[step].document() for step in scores]

@@ -276,6 +276,7 @@ class Session(RunContext):
             seconds = time.monotonic() - start
         if result is not None:
             self.selection.add(self.step, result, seconds)
+            self.selection.check_goal(self.step, result, self.stop if is_last else self._out_of_time)
             self._save(result.score)
 
     def _save(self, score: float | None = None) -> bool:

@@ -58,6 +58,7 @@ class RunState:
     episode_offset: int = 0  # the number of the first episode
     env_failures: int = 0
     eval_steps: int = 0  # played in evaluations
+    goal_checks: int = 0  # times that the goal was checked on further seeds
     cut_sequences: int = 0
     curriculum: StageState | None = None
 

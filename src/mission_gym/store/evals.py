@@ -21,6 +21,7 @@ from mission_gym.store.validation import Count, Record, Str, read_validated
 
 SELECT = "select"  # the suite that selects models
 CONFIRM = "confirm"  # the candidates that were selected, evaluated again
+GOAL = "goal"  # further seeds of the selection suite, which decide whether the goal is reached
 
 
 class _Rate(Record):
