@@ -11,15 +11,18 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import mission_gym.config.layers as layers
 from mission_gym.algorithms import list_metrics, load_algorithm
 from mission_gym.cli.main import COMMANDS
 from mission_gym.config.fields import FieldInfo
+from mission_gym.intervals import compute_sign_test
 from mission_gym.report.formats import show_value
 from mission_gym.run.config import schema
 from mission_gym.store.metrics import Metric, read_metrics
+from mission_gym_bench.defaults.main import judge
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -75,35 +78,57 @@ def _render_faults(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _render_defaults(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What `bench defaults` kept: scores with their intervals, verdicts, and the time to SB3's score."""
-    sides = {"ours": "Mission Gym", "sb3": "SB3's defaults", "cleanrl": "CleanRL's values"}
-    table = []
-    for row in rows:
-        time = row["s_to_score"].get("sb3", {})
-        scores = (_show_scores(row["scores"].get(side, []), row["interval"].get(side, [])) for side in sides)
-        verdicts = (row["verdict"].get(peer, "") for peer in row["peers"])
-        seconds = (_show_number(time.get(key)) if time else "" for key in ("ours", "peer", "ratio"))
-        table.append((row["case"], _show_number(row["random"]), *scores, *verdicts, *seconds))
-    head = ("environment", "random", *sides.values(), "against SB3", "against CleanRL")
-    lines = [_table((*head, "s to SB3's score", "SB3", "ratio"), table), ""]
-    for peer, name in (("sb3", "SB3's defaults"), ("cleanrl", "CleanRL's values")):
-        verdicts = [row["verdict"][peer] for row in rows if peer in row["verdict"]]
-        counts = ", ".join(f"{verdicts.count(word)} {word}" for word in ("better", "within", "worse"))
-        lines.append(f"Beside {name}, {len(verdicts)} measured: {counts}.")
+    """The results of `bench defaults`: scores, verdicts and the time to SB3's score; toys apart."""
+    toys = [row for row in rows if row["case"][0].isupper()]
+    parts = [
+        _render_cases([row for row in rows if row not in toys]),
+        "",
+        "Toys:",
+        "",
+        _render_cases(toys),
+        "",
+    ]
     names = ("cores", "python", "torch", "numpy", "gymnasium", "stable_baselines3", "box2d", "mujoco")
     for whose, key in (("Ours", "machine"), ("Peers", "peers_machine")):
         machine = rows[0][key]
-        told = ", ".join(f"{name} {machine[name]}" for name in names if name in machine)
-        lines.append(f"{whose}: {machine['cpu']}, {told}.")
+        shown = ", ".join(f"{name} {machine[name]}" for name in names if name in machine)
+        parts.append(f"{whose}: {machine['cpu']}, {shown}.")
+    return "\n".join(parts)
+
+
+def _render_cases(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table of cases, and a sign test over them for each peer."""
+    sides = {"ours": "Mission Gym", "sb3": "SB3's defaults", "cleanrl": "CleanRL's values"}
+    peers = [side for side in sides if side != "ours"]
+    table = []
+    for row in rows:
+        time, scores = row["s_to_score"].get("sb3", {}), row["scores"]
+        verdicts = (judge(scores["ours"], scores[peer]) if peer in scores else "" for peer in peers)
+        seconds = (_show_number(time.get(key)) if time else "" for key in ("ours", "peer", "ratio"))
+        shown = (_show_scores(scores.get(side, [])) for side in sides)
+        table.append((row["case"], _show_number(row["random"]), *shown, *verdicts, *seconds))
+    head = ("environment", "random", *sides.values(), "against SB3", "against CleanRL")
+    lines = [_table((*head, "s to SB3's score", "SB3", "ratio"), table), ""]
+    for peer in peers:
+        gaps = [
+            fmean(row["scores"]["ours"]) - fmean(row["scores"][peer])
+            for row in rows
+            if row["scores"].get(peer)
+        ]
+        wins, losses = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+        lines.append(
+            f"Compared with {sides[peer]}, by the means: ahead in {wins}, behind in {losses}, equal in"
+            f" {len(gaps) - wins - losses}; sign test p = {compute_sign_test(wins, losses):.2g}."
+        )
     return "\n".join(lines)
 
 
-def _show_scores(scores: Sequence[float], interval: Sequence[float]) -> str:
-    """The mean over seeds with its interval."""
+def _show_scores(scores: Sequence[float]) -> str:
+    """The mean over seeds with their range."""
     if not scores:
         return ""
-    shown = "one seed" if len(scores) == 1 else " to ".join(map(_show_number, interval))
-    return f"{_show_number(sum(scores) / len(scores))} ({shown})"
+    ends = " to ".join(map(_show_number, (min(scores), max(scores))))
+    return f"{_show_number(fmean(scores))} ({'one seed' if len(scores) == 1 else ends})"
 
 
 def _show_number(number: float | None) -> str:

@@ -68,7 +68,7 @@ def make_defaults_row(case: DefaultsCase, trials: Mapping[str, Sequence[Defaults
         "return",
         {peer: means.get(peer) for peer in PEERS},
         (ours - case.random) / (best - case.random) if ours is not None and best > case.random else None,
-        verdict={peer: _judge(scores[OURS], scores[peer]) for peer in peers if OURS in scores},
+        verdict={peer: judge(scores[OURS], scores[peer]) for peer in peers if OURS in scores},
         scores=scores,
         random=case.random,
         known=case.known,
@@ -83,7 +83,7 @@ def make_defaults_row(case: DefaultsCase, trials: Mapping[str, Sequence[Defaults
     )
 
 
-def _judge(ours: Sequence[float], peer: Sequence[float]) -> str:
+def judge(ours: Sequence[float], peer: Sequence[float]) -> str:
     """Return whether ours is better or worse by an exact permutation test; it needs five seeds on each
     side."""
     p_value = compare_means(ours, peer)
