@@ -38,6 +38,7 @@ def test_a_seed_that_always_fails_costs_that_episode_each_time(vector: str) -> N
     with Evaluator(open_toy(vector, fails=True), "select", 4) as evaluator:
         results = [evaluator.play(Actor(act)) for _ in range(3)]  # more than there are restarts
     assert [result.episodes for result in results if result] == [3] * 3
+    assert [result.document()["failed"] for result in results if result] == [1] * 3
 
 
 @pytest.mark.parametrize("vector", ["workers", "threads"])
