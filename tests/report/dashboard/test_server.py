@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from waits import LONG_S
 
 import mission_gym as mg
 from dashboard_runs import HandRun, Server, make_row
@@ -19,6 +18,7 @@ from mission_gym.cli.main import main
 from mission_gym.errors import UsageError
 from mission_gym.report.dashboard.guard import is_loopback, keep_token
 from mission_gym.report.dashboard.serve import open_socket
+from timeouts import LONG_S
 
 _HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m"
