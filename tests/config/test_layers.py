@@ -221,7 +221,7 @@ def test_presets_of_length(name: str, n_envs: int, timesteps: int) -> None:
     assert (config.vector.n_envs, config.run.timesteps, config.algorithm.batch_size) == (
         n_envs,
         timesteps,
-        "auto",
+        None,
     )
 
 

@@ -21,7 +21,7 @@ def test_autos_become_numbers() -> None:
     assert config.evaluation.eval_freq == 200_000
     assert config.checkpoints.checkpoint_freq == 500_000
     assert config.run.log_interval == 1
-    assert resolved.sources["ppo.batch_size"] == "auto"
+    assert resolved.sources["ppo.batch_size"] == "default"
     assert notes == []
 
 
@@ -29,13 +29,19 @@ def test_autos_become_numbers() -> None:
     ("n_envs", "n_steps", "batch"),
     [(1, 48, 48), (1, 256, 64), (8, 128, 64), (16, 128, 64), (32, 128, 128), (64, 512, 1024), (1, 997, 997)],
 )
-def test_auto_batch_is_64_and_a_thirty_second_of_larger_rollouts(
+def test_the_default_batch_is_64_and_a_thirty_second_of_larger_rollouts(
     n_envs: int, n_steps: int, batch: int
 ) -> None:
     flags = {"timesteps": "1M", "n_envs": n_envs, "n_steps_per_env": n_steps}
     for device in ("cpu", "auto"):
         config = apply_rules(resolve("Env-v0", flags | {"device": device}))[0].config
         assert config.algorithm.batch_size == batch
+
+
+@pytest.mark.parametrize(("n_envs", "n_steps", "batch"), [(16, 128, 512), (32, 256, 2048), (1, 48, 48)])
+def test_an_auto_batch_is_a_quarter_of_the_rollout(n_envs: int, n_steps: int, batch: int) -> None:
+    flags = {"timesteps": "1M", "n_envs": n_envs, "n_steps_per_env": n_steps, "batch_size": "auto"}
+    assert apply_rules(resolve("Env-v0", flags))[0].config.algorithm.batch_size == batch
 
 
 def test_short_runs_keep_their_minimums() -> None:

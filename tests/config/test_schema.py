@@ -132,7 +132,7 @@ def test_type_texts() -> None:
     wanted = {
         "n_epochs": "int",
         "n_envs": "int|auto",
-        "batch_size": "int|auto",
+        "batch_size": "int|auto|none",
         "target_kl": "float|none",
         "network_arch": "int,...",
         "wrap": "str ...",

@@ -172,7 +172,10 @@ def test_a_detached_run_is_seen_stopped_and_taken_up(capsys: pytest.CaptureFixtu
         "name": group.name, "path": str(group.path), "jobs": ["run"]
     }  # fmt: skip
     wait_until(is_training)
-    assert main(["jobs", "add", "--", ENV_ID, *SMALL, "--timesteps", "64", "--run-name", "near"]) == 0
+    assert (
+        main(["jobs", "add", "--detach", "--", ENV_ID, *SMALL, "--timesteps", "64", "--run-name", "near"])
+        == 0
+    )
     assert main(["jobs", "stop", "far"]) == 0
     job = group.read_jobs()["run"]
     assert (job.state, job.cause) == ("stopped", "SIGTERM")

@@ -55,6 +55,10 @@ def starts(decision: StartDecision) -> dict[str, int]:
         ([wait("a"), wait("b"), wait("c")], [], 2, {"a": 1, "b": 1}),
         ([wait("a"), wait("b")], [run("x", 3)], 4, {"a": 1}),
         ([wait("a")], [run("x", 4)], 4, {}),
+        ([wait("a"), wait("b")], [run("x", 4, min_cores=1)], 4, {"a": 1, "b": 1}),  # x got what was spare
+        ([wait("a"), wait("b")], [run("x", 2, min_cores=1), run("y", 2, min_cores=2)], 4, {"a": 1}),
+        ([wait("a")], [run("x", 2, min_cores=1)], 4, {"a": 2}),
+        ([wait("a", cores=2)], [run("x", 4, min_cores=3)], 4, {}),
         ([wait("a", cores=3), wait("b")], [], 4, {"a": 3, "b": 1}),
         ([wait("a", cores=9)], [], 4, {"a": 4}),  # more than there are: all of them
         ([wait("a", cores=3), wait("b")], [run("x", 2)], 4, {}),  # a large job is not overtaken forever

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -65,6 +67,40 @@ def test_no_more_run_than_there_are_cores(crew: Crew, monkeypatch: pytest.Monkey
         crew.supervisor.tick(1000.0 + now)
     assert sorted(job.state for job in group.read_jobs().values()) == ["queued", "starting", "starting"]
     assert "waiting: all 2 cores are in use" in crew.said
+    crew.go()
+    assert {job.state for job in crew.finish(group).values()} == {"done"}
+
+
+def test_later_jobs_start_next_to_one_that_got_all_cores(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "usable_cores", lambda: 3)
+    first = crew.group(crew.request("a", "wait"), name="first")
+    crew.tick_until(lambda: len(crew.starts()) == 1)
+    second = crew.group(*(crew.request(name, "wait") for name in "bcd"), name="second")
+    crew.tick_until(lambda: len(crew.starts()) == 3)
+    crew.supervisor.tick(1000.0)
+    jobs = first.read_jobs() | second.read_jobs()
+    assert {name: job.cores for name, job in jobs.items()} == {"a": 3, "b": 1, "c": 1, "d": 0}
+    crew.go()
+    assert {job.state for job in (crew.finish(first) | crew.finish(second)).values()} == {"done"}
+
+
+def test_a_run_next_to_the_queue_counts(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "usable_cores", lambda: 2)
+    lone = RunDir.create(crew.runs_dir, "lone")
+    with lone.lock():
+        lone.write_status(state="running", step=1, total=100)
+        group = crew.group(crew.request("a", "wait"), crew.request("b", "wait"))
+        crew.tick_until(lambda: len(crew.starts()) == 1)
+        for now in range(20):
+            crew.supervisor.tick(1000.0 + now)
+        jobs = group.read_jobs()
+        assert [(jobs[name].state, jobs[name].cores) for name in "ab"] == [("starting", 1), ("queued", 0)]
+        with ExitStack() as stack:
+            crew.queue.try_supervise(stack)
+            reason = crew.queue.explain_waiting()
+        assert reason == f"all 2 cores are in use; next to the queue run {lone.name}"
+    assert "no process supervises the queue" in crew.queue.explain_waiting()
+    crew.tick_until(lambda: len(crew.starts()) == 2)
     crew.go()
     assert {job.state for job in crew.finish(group).values()} == {"done"}
 
@@ -464,10 +500,14 @@ def test_messages_of_stop_and_logs(
     monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
     group = Queue().make_group(crew.runs_dir, "g", "jobs", [crew.request("alpha", "wait")])
     folder = ["--runs-dir", str(crew.runs_dir)]
+    assert main(["jobs", "status", group.name, "--json", *folder]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["cause"] == "no process supervises the queue; `mission-gym jobs resume` does"
     for args, code, said in (
         (["logs", "alpha"], 0, "alpha has not started"),
         (["logs", "alhpa"], 2, "no job 'alhpa' (did you mean 'alpha'?), and no group 'alhpa'"),
         (["stop", "alpha"], 0, "alpha stopped: stopped before it started"),
+        (["wait", group.name], 130, "continue  mission-gym jobs resume"),
         (["stop", group.name], 0, "there is nothing to stop: all jobs have ended"),
     ):
         assert main(["jobs", *args, *folder]) == code

@@ -102,16 +102,37 @@ def test_a_preset_fixes_the_environments() -> None:
     [
         ("beast", 16, ""),
         ("beast", 8, "made for about 16 cores, and 8 are usable: at the measured 250 steps/s, 900,000 steps"
-         " take about 60 min; a smaller choice is --preset heavy"),
+         " take about 60 min; a smaller choice is --preset heavy, or no preset: about 9,000 steps/s"),
         ("heavy", 2, "made for about 8 cores, and 2 are usable: at the measured 250 steps/s, 900,000 steps"
-         " take about 60 min; a smaller choice is --preset fast"),
+         " take about 60 min; a smaller choice is --preset fast, or no preset: about 9,000 steps/s"),
         ("fast", 1, ""),
         (None, 1, ""),
     ],
 )  # fmt: skip
 def test_a_preset_made_for_more_cores_says_what_it_costs(preset: str | None, cores: int, words: str) -> None:
-    notes = judge_preset(preset, 900_000, 250.0, cores)
+    notes = judge_preset(preset, 900_000, 250.0, cores, lambda: 9000.0)
     assert notes == ([f"preset {preset} is {words}"] if words else [])
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        (1024, "1 minibatches x 1 epochs = 1 gradient steps per update; a batch is the whole rollout;"
+         " --batch-size auto: 256"),
+        ("auto", "4 minibatches x 1 epochs = 4 gradient steps per update"),
+        (None, "16 minibatches x 1 epochs = 16 gradient steps per update; --batch-size auto: 256"),
+    ],
+)  # fmt: skip
+def test_the_plan_compares_the_batch_with_a_quarter(
+    batch: int | str | None, reason: str, tmp_path: Path
+) -> None:
+    flags = {"n_envs": 8, "n_epochs": 1, "timesteps": 1024, "runs_dir": str(tmp_path), "batch_size": batch}
+    events: list[dict[str, Any]] = []
+    with start_run(resolve(TOY, flags), events.append):
+        pass
+    (plan,) = [event for event in events if event["event"] == "plan"]
+    (row,) = [fact for fact in plan["time/plan"]["facts"] if fact["name"] == "batch"]
+    assert row["reason"] == reason
 
 
 def test_a_run_says_which_preset_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +148,10 @@ def test_a_run_says_which_preset_is_too_large(tmp_path: Path, monkeypatch: pytes
     with start_run(resolve(TOY, flags, preset="heavy"), events.append):
         pass
     (plan,) = [event for event in events if event["event"] == "plan"]
-    assert any("preset heavy is made for about 8 cores" in note for note in plan["time/plan"]["notes"])
+    (note,) = [
+        note for note in plan["time/plan"]["notes"] if "preset heavy is made for about 8 cores" in note
+    ]
+    assert "or no preset: about" in note
 
 
 def test_setups_start_with_the_default() -> None:

@@ -112,9 +112,10 @@ def show_result(group: GroupDir, jobs: Mapping[str, Job], *, as_json: bool, was_
         say(f"report    {show_path(page)}")
     if any(job.state != "done" for job in jobs.values()):
         say(f"continue  mission-gym jobs resume {show_path(group.path)}")
-    if was_stopped:
-        return INTERRUPTED
-    return FAILED if any(job.state == "failed" for job in jobs.values()) else 0
+    states = {job.state for job in jobs.values()}
+    if "failed" in states and not was_stopped:
+        return FAILED
+    return INTERRUPTED if was_stopped or "stopped" in states else 0
 
 
 def leave_group(queue: Queue, group: GroupDir, *, as_json: bool) -> int:

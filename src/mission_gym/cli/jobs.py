@@ -154,9 +154,9 @@ def _add(args: Sequence[str]) -> int:
         from mission_gym.cli.train import submit_training
 
         at = list(args).index("--")
-        if args[:at]:
+        if args[:at] and not args[0].startswith("--"):
             raise UsageError(f"{args[0]!r} comes before --; give a file, or -- and flags of train")
-        return submit_training(args[at + 1 :])
+        return submit_training([*args[:at], *args[at + 1 :]])
     flags = parse(RunFlags, args, "jobs add", "Add the jobs of a file, or -- ENV --FLAGS, to the queue.")
     queue = Queue()
     group, _ = _open_group(queue, flags)
@@ -201,7 +201,11 @@ def _status(args: Sequence[str]) -> int:
     group = _find_group(flags.group, flags.runs_dir)
     if flags.follow:
         return _wait_for(group, as_json=flags.json)
-    show(describe_jobs(group, group.read_jobs()), as_json=flags.json, view=view_jobs)
+    rows = describe_jobs(group, group.read_jobs())
+    for row in rows:
+        if row["state"] == "queued" and not row["cause"]:
+            row["cause"] = Queue().explain_waiting() or None
+    show(rows, as_json=flags.json, view=view_jobs)
     return 0
 
 

@@ -49,6 +49,9 @@ _SIMULATORS = {
 _PATIENCE_S = 1.0  # loading compiled code from the disk takes about half a second
 
 
+LogTable = Annotated[Switch, flag("Print a table of the metrics with each row of progress.csv.")]
+
+
 @dataclass(kw_only=True)
 class TrainFlags(LayerFlags):
     """Flags of `train`."""
@@ -63,6 +66,7 @@ class TrainFlags(LayerFlags):
     cuda_mps: CudaMps = None
     resume_or_start: Annotated[str | None, flag("Name of a run to continue, or else start.", "NAME")] = None
     json: Annotated[Switch, flag("Print the result or the group as JSON, with --seeds or --detach.")] = False
+    log_table: LogTable = False
 
 
 @dataclass(kw_only=True)
@@ -72,6 +76,7 @@ class ResumeFlags(FolderFlags):
     run: RunName
     timesteps: Annotated[str | None, flag("New total number of steps, to extend a finished run.", "N")] = None
     ray_address: Annotated[str | None, flag("Other Ray cluster; none: start one here.", "ADDRESS")] = None
+    log_table: LogTable = False
     trust: Trust = False
 
 
@@ -80,14 +85,17 @@ class BranchFlags(LayerFlags):
     """Flags of `branch`."""
 
     parent: Annotated[tyro.conf.Positional[str], flag("Run and checkpoint to start from.", "RUN[@STEP]")]
+    log_table: LogTable = False
 
 
 def train(args: Sequence[str]) -> int:
     """`mission-gym train [ENV]`."""
     flags = parse_train(args)
     if flags.resume_or_start is not None and (run := _find_unfinished(flags)):
-        return _continue(run, resolve_flags(flags))
+        return _continue(run, resolve_flags(flags), flags.log_table)
     if flags.seeds is not None or flags.detach:
+        if flags.log_table:
+            raise UsageError("a group has no log table; --log-table needs a single run [--log-table]")
         return _train_group(flags)
     if flags.json:
         raise UsageError("a single run prints no result; --json needs --seeds or --detach [--json]")
@@ -98,7 +106,7 @@ def train(args: Sequence[str]) -> int:
     from mission_gym.run.start import start_run
 
     wait()
-    return _follow(lambda listener: start_run(resolved, listener))
+    return _follow(lambda listener: start_run(resolved, listener), flags.log_table)
 
 
 def submit_training(args: Sequence[str]) -> int:
@@ -158,7 +166,7 @@ def _find_unfinished(flags: Any) -> RunDir | None:
     return run if run is not None and list_checkpoints(run.checkpoints) else None
 
 
-def _continue(run: RunDir, given: Resolved) -> int:
+def _continue(run: RunDir, given: Resolved, log_table: bool) -> int:
     """Resume a run, with a larger total if one is given; a finished run stays finished."""
     stored = read_stored(run.config_yaml)
     paths = [path for path in stored if path in given.sources and given.explicit(path)]
@@ -177,7 +185,7 @@ def _continue(run: RunDir, given: Resolved) -> int:
         return 0
     from mission_gym.run.resume import resume_run
 
-    return _follow(lambda listener: resume_run(run, listener, timesteps=timesteps))
+    return _follow(lambda listener: resume_run(run, listener, timesteps=timesteps), log_table)
 
 
 def resolve_flags(flags: Any) -> Resolved:
@@ -235,7 +243,10 @@ def resume(args: Sequence[str]) -> int:
     from mission_gym.run.resume import resume_run
 
     address = flags.ray_address
-    return _follow(lambda listener: resume_run(ref.run, listener, timesteps=timesteps, ray_address=address))
+    return _follow(
+        lambda listener: resume_run(ref.run, listener, timesteps=timesteps, ray_address=address),
+        flags.log_table,
+    )
 
 
 def branch(args: Sequence[str]) -> int:
@@ -245,17 +256,21 @@ def branch(args: Sequence[str]) -> int:
     ref = FolderFlags(runs_dir=Path(values.get("runs_dir", "runs"))).find(flags.parent)
     from mission_gym.run.branch import branch_run
 
-    return _follow(lambda listener: branch_run(ref, values, listener, **flags.layers()))
+    return _follow(lambda listener: branch_run(ref, values, listener, **flags.layers()), flags.log_table)
 
 
-def _follow(start: Callable[[Listener], AbstractContextManager[Any]]) -> int:
+def _follow(start: Callable[[Listener], AbstractContextManager[Any]], log_table: bool) -> int:
     """Train to the end; returns the exit code."""
     from mission_gym.api import write_report
     from mission_gym.learner.loop import StopFlag
     from mission_gym.run.signals import STOP_SIGNALS, WARNINGS, stop_on_signals
 
     early = StopFlag()  # a cluster may warn before the first update; until then Ctrl-C ends at once
-    with stop_on_signals(early, WARNINGS), Screen() as screen, start(screen.listen) as session:
+    with (
+        stop_on_signals(early, WARNINGS),
+        Screen(log_table=log_table) as screen,
+        start(screen.listen) as session,
+    ):
         session.stop.reason = session.stop.reason or early.reason
         try:
             for _ in session.updates():

@@ -253,7 +253,7 @@ class AlgorithmSection(Section):
 
     if TYPE_CHECKING:  # each section declares these fields with its own defaults
         n_steps_per_env: int
-        batch_size: int | Literal["auto"]
+        batch_size: int | Literal["auto"] | None
         gamma: float
         learning_rate: float
 

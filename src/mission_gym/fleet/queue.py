@@ -19,7 +19,14 @@ from pydantic import BaseModel, TypeAdapter
 
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.store import lock
-from mission_gym.store.files import disk_errors, make_private, open_plain, user_folder, write_json
+from mission_gym.store.files import (
+    disk_errors,
+    make_private,
+    open_plain,
+    user_folder,
+    write_atomic,
+    write_json,
+)
 from mission_gym.store.groups import GroupDir, JobRequest, Kind
 from mission_gym.store.rundir import slug
 from mission_gym.store.sweeps import read_sweep
@@ -40,6 +47,7 @@ class Queue:
         name = os.environ.get(_NAME) or platform.node() or "machine"
         self.folder = folder or user_folder("state") / "fleet" / slug(name)
         self._groups = self.folder / "groups"
+        self._reason = self.folder / "reason.txt"
         with disk_errors(self._groups):
             make_private(self._groups)
 
@@ -152,6 +160,22 @@ class Queue:
         """The pid of the supervisor; None if there is none."""
         holder = lock.read_holder(self._lock_path()) if lock.is_held(self._lock_path()) else None
         return None if holder is None else str(holder.pid)
+
+    def note_reason(self, text: str) -> None:
+        """Store why the supervisor starts no more jobs; "" if all have started."""
+        if text != self._read_reason():
+            write_atomic(self._reason, text, durable=False)
+
+    def explain_waiting(self) -> str:
+        """Why a queued job has not started."""
+        if self.supervisor is None:
+            return "no process supervises the queue; `mission-gym jobs resume` does"
+        return self._read_reason()
+
+    def _read_reason(self) -> str:
+        with suppress(OSError):
+            return self._reason.read_text("utf-8")
+        return ""
 
     def start_supervisor(self) -> None:
         """Start a supervisor in the background, which outlives this process and the terminal."""

@@ -1,8 +1,9 @@
 """Which jobs start now, and with how many cores: pure functions of jobs, capacity, measured use and time.
 
-Jobs never get more cores than the machine has, nor more memory of machine or GPU than is free. Within these
-limits one job per core starts at once. Beyond that, one more starts as long as the measured aggregate rate
-rises. On a cluster, jobs are first dealt to nodes and then packed on each node.
+The cores that jobs need never exceed those of the machine, nor their memory the free memory of machine or
+GPU. Within these limits one job per core starts at once. Beyond that, one more starts as long as the measured
+aggregate rate rises. A job that got more cores than it needs, because no other job waited, does not hold back
+later jobs. On a cluster, jobs are first dealt to nodes and then packed on each node.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class RunningJob(NamedTuple):
     memory_bytes: int = 0
     uses_gpu: bool = False
     vram_bytes: int = 0
+    min_cores: int | None = None  # that it needs; None: all of its cores
 
 
 class Capacity(NamedTuple):
@@ -102,7 +104,8 @@ def plan_starts(
     # One job per core pays for sure; whether jobs share a GPU well must be measured.
     sure = 1 if on_gpu or any(job.uses_gpu for job in due) else capacity.cores
     limit = find_limit(use.rates, sure)
-    free = capacity.cores - sum(job.cores for job in running)
+    free = capacity.cores - sum(job.cores if job.min_cores is None else job.min_cores for job in running)
+    spare = capacity.cores - sum(job.cores for job in running)
     memory = _MEMORY_SHARE * capacity.memory_free_bytes - sum(
         max(0, use.need_bytes(job.variant) - job.memory_bytes) for job in running
     )
@@ -128,11 +131,12 @@ def plan_starts(
             break
         chosen.append((job, cores))
         free -= cores
+        spare -= cores
         memory -= size
         vram -= vram_size
         num_on_gpu += job.uses_gpu
-    # Free cores are spread over the jobs that start, the first ones first.
-    each, more = divmod(free, len(chosen)) if chosen else (0, 0)
+    # Spare cores are spread over the jobs that start, the first ones first.
+    each, more = divmod(max(spare, 0), len(chosen)) if chosen else (0, 0)
     starts = [JobStart(job.key, cores + each + (k < more)) for k, (job, cores) in enumerate(chosen)]
     return StartDecision(tuple(starts), reason)
 

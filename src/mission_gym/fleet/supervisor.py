@@ -27,7 +27,7 @@ from mission_gym.fleet.schedule import (
     plan_placements,
     plan_starts,
 )
-from mission_gym.fleet.usage import WINDOW_S, JobRates, JobSteps, MemoryUse
+from mission_gym.fleet.usage import WINDOW_S, JobRates, MemoryUse, NearbyRuns, PresentRun
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.machine import read_vram
 from mission_gym.ray.nodes import Clusters, ClusterView
@@ -55,6 +55,7 @@ class Supervisor:
         self._not_before: dict[str, float] = {}
         self._rates = JobRates()
         self._memory = MemoryUse()
+        self._nearby = NearbyRuns()
         self._mps = MpsDaemon(queue.folder / "mps")
         self._clusters = Clusters()
         self._journals: dict[Path, tuple[int, dict[str, Job]]] = {}  # size and jobs of each journal
@@ -218,31 +219,38 @@ class Supervisor:
         """Start jobs on this machine next to `others`, the cluster jobs on it; returns all running jobs."""
         running = list(others)
         steps, are_long = {}, True
-        on_gpu = _list_on_gpu(members)
+        on_gpu, cores = _list_on_gpu(members), usable_cores()
         vram = read_vram() if on_gpu else None
-        for key, (group, job) in _list_running(members):
-            if job.request.cluster is None:
-                variant, status = _key(group, job.request.variant), read_job_status(job)
-                memory = self._memory.measure(
-                    key, variant, group.read_pid(job), now, is_running=job.state == "running",
-                    vram=vram.by_pid if vram else {},
-                )  # fmt: skip
-                running.append(
-                    RunningJob(key, variant, job.cores, memory[0], job.request.uses_gpu, memory[1])
-                )
-                is_training = status.get("state") == "running"
-                steps[key] = JobSteps(variant, (status.get("step") or 0) if is_training else 0)
-                are_long = are_long and (status.get("eta_s") or 0.0) > _LONG * WINDOW_S
+        present = [
+            _describe(key, *each) for key, each in _list_running(members) if each[1].request.cluster is None
+        ]
+        folders = {group.path.parent for group, _ in members.values()}
+        nearby = self._nearby.find(folders, {each.pid for each in present}, cores, now)
+        for each in (*present, *nearby):
+            memory = self._memory.measure(
+                each.key, each.variant, each.pid, now, is_running=each.is_running,
+                vram=vram.by_pid if vram else {},
+            )  # fmt: skip
+            uses_gpu = each.uses_gpu or memory.vram_bytes > 0
+            row = (each.key, each.variant, each.cores, memory.memory_bytes, uses_gpu, memory.vram_bytes)
+            running.append(RunningJob(*row, each.min_cores))
+            steps[each.key] = each.steps
+            are_long = are_long and (each.status.get("eta_s") or 0.0) > _LONG * WINDOW_S
         modes = {job.under_mps for job in on_gpu if job.state != "queued"}
         under_mps = modes == {True}
         self._rates.add(now, steps, under_mps=under_mps if len(modes) < 2 else None)
-        capacity = Capacity(usable_cores(), free_memory_bytes(), vram and vram.free_bytes)
+        capacity = Capacity(cores, free_memory_bytes(), vram and vram.free_bytes)
         rates = self._rates.rates[under_mps]
         use = MeasuredUse(self._memory.memory, self._memory.vram, rates, are_long=are_long)
         decision = plan_starts(waiting, running, capacity, use, now)
         for start in decision.starts:
             self._start(members, start)
-        self._say_once("start", f"waiting: {decision.reason}" if decision.reason else "")
+        reason = decision.reason
+        if reason and nearby:
+            names = ", ".join(Path(each.key).name for each in nearby)
+            reason += f"; next to the queue run {names}"
+        self._say_once("start", f"waiting: {reason}" if reason else "")
+        self._queue.note_reason(reason)
         return [*running, *(RunningJob(start.key, "", start.cores) for start in decision.starts)]
 
     def _start(self, members: dict[str, Member], start: JobStart, cluster: ClusterView | None = None) -> None:
@@ -313,6 +321,14 @@ class Supervisor:
 
 def _key(group: GroupDir, name: str) -> str:
     return f"{group.path}/{name}"
+
+
+def _describe(key: str, group: GroupDir, job: Job) -> PresentRun:
+    request = job.request
+    return PresentRun(
+        key, _key(group, request.variant), group.read_pid(job), job.cores, max(request.cores, 1),
+        request.uses_gpu, job.state == "running", read_job_status(job),
+    )  # fmt: skip
 
 
 def _list_running(members: dict[str, Member]) -> Iterable[tuple[str, Member]]:

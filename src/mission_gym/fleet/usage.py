@@ -1,16 +1,23 @@
-"""What running jobs show about the machine: their rate together, and the memory that each variant needs."""
+"""What running jobs show about the machine: their rate together, the memory that each variant needs, and the
+runs next to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from statistics import mean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
+from mission_gym.errors import RunStateError
+from mission_gym.store.resolve import list_runs
+from mission_gym.store.rundir import RunDir
+
 WINDOW_S = 20.0
 _MEMORY_S = 5.0  # between two measurements of one job
+_LIST_S = 5.0  # between two readings of a folder of runs
 
 
 VramByPid = Mapping[int, int]  # bytes of GPU memory by process id
@@ -105,3 +112,48 @@ def measure_memory(pid: int, vram: VramByPid) -> JobMemory:
                 info = each.memory_full_info()
                 memory += int(getattr(info, "pss", info.rss))
     return JobMemory(memory, on_gpu)
+
+
+class PresentRun(NamedTuple):
+    """A run on this machine, of a job or of a process next to the queue."""
+
+    key: str
+    variant: str
+    pid: int | None
+    cores: int
+    min_cores: int
+    uses_gpu: bool
+    is_running: bool  # it has started to train, for a job as the journal says
+    status: dict[str, Any]
+
+    @property
+    def steps(self) -> JobSteps:
+        is_training = self.status.get("state") == "running"
+        return JobSteps(self.variant, (self.status.get("step") or 0) if is_training else 0)
+
+
+class NearbyRuns:
+    """Finds runs outside the queue, for example of `mission-gym train` in another terminal. They use the
+    machine, too."""
+
+    def __init__(self) -> None:
+        self._listed_at = float("-inf")
+        self._runs: list[RunDir] = []
+
+    def find(
+        self, folders: Iterable[Path], job_pids: set[int | None], cores: int, now: float
+    ) -> list[PresentRun]:
+        """The running ones below folders of runs, which are read now and then. cores: of the machine."""
+        if now - self._listed_at >= _LIST_S:
+            self._listed_at, self._runs = now, []
+            for folder in folders:
+                with suppress(RunStateError):
+                    self._runs += [run for run in list_runs(folder) if run.is_locked]
+        found = []
+        for run in self._runs:
+            with suppress(RunStateError):
+                status, key = run.read_status(), str(run.path)
+                pid, state = status.get("pid"), status.get("state")
+                if state in ("starting", "running") and pid not in job_pids:
+                    found.append(PresentRun(key, key, pid, cores, 1, False, state == "running", status))
+        return found

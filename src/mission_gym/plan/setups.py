@@ -137,7 +137,9 @@ def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, has_comp
         has_compiled_form and algorithm.compiled_kernel_has_threads and config.compute.kernel != "torch"
     )
     enough = _WORK_FOR_THREADS if is_threaded else _WORK_FOR_TORCH_THREADS
-    return usable_cores() if work * int(config.algorithm.batch_size) >= enough else 1
+    batch = config.algorithm.batch_size
+    assert isinstance(batch, int)  # the rules between fields have been applied
+    return usable_cores() if work * batch >= enough else 1
 
 
 def choose_setup(

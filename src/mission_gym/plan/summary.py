@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mission_gym.actions import ActionSpec
@@ -93,16 +93,21 @@ def _describe_device(config: Settled, costs: RunCosts) -> list[Fact]:
     return facts
 
 
-def judge_preset(preset: str | None, total: int, fps: float, cores: int) -> list[str]:
-    """A note if the preset is made for more cores: the expected duration, and a smaller preset."""
+def judge_preset(
+    preset: str | None, total: int, fps: float, cores: int, measure_without: Callable[[], float | None]
+) -> list[str]:
+    """A note if the preset is made for more cores: the expected duration, a smaller preset, and the rate
+    without one."""
     made_for = {name: row["cores"] for name, row in read_presets().items() if "cores" in row}
     if preset not in made_for or cores >= made_for[preset]:
         return []
+    without = measure_without()
     fitting = [name for name, wanted in made_for.items() if wanted <= cores]
     return [
         f"preset {preset} is made for about {made_for[preset]} cores, and {cores} are usable: at the measured"
         f" {fps:,.0f} steps/s, {total:,} steps take about {_duration(total / fps)}; a smaller choice is"
         f" --preset {fitting[-1] if fitting else 'fast'}"
+        + (f", or no preset: about {without:,.0f} steps/s" if without else "")
     ]
 
 

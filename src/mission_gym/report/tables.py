@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -58,6 +59,21 @@ def make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
 def view_plan(plan: Document) -> RenderableType:
     """The facts of a plan with their reasons."""
     return make_pairs([(fact["name"], fact["value"], fact["reason"]) for fact in plan["facts"]])
+
+
+def view_metrics(row: Mapping[str, float]) -> RenderableType:
+    """A row of progress.csv by section, in the form of Stable-Baselines3's log."""
+    table = Table(show_header=False, box=box.ASCII)
+    table.add_column()
+    table.add_column(justify="right")
+    section = ""
+    for name, value in sorted(row.items()):
+        head, _, tail = name.rpartition("/")
+        if head != section:
+            table.add_row(f"{head}/", "")
+            section = head
+        table.add_row(f"  {tail}", show_number(value))
+    return table
 
 
 def view_wrappers(rows: Sequence[Document]) -> RenderableType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 from mission_gym.check.devices import device_memory, name_gpu
 from mission_gym.config.layers import Resolved
+from mission_gym.config.plain_yaml import to_plain
 from mission_gym.config.schema import Config, parse_stop_when
 from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, DiskError, RunStateError, WorkerError
@@ -25,12 +27,12 @@ from mission_gym.plan.summary import RunCosts, judge_preset, make_plan
 from mission_gym.procs import usable_cores
 from mission_gym.procs.machine import read_share, versions
 from mission_gym.run.build import algorithm_of, make_learner, one_blas_thread
-from mission_gym.run.config import write_config
+from mission_gym.run.config import resolve, write_config
 from mission_gym.run.environment import EVALUATION_STEPS, list_readings
 from mission_gym.run.recorder import Listener
 from mission_gym.run.selection import describe_evaluations, fit_freq
 from mission_gym.run.session import Session
-from mission_gym.run.settle import Prepared, prepare_run
+from mission_gym.run.settle import Prepared, prepare_run, set_num_agents, settle
 from mission_gym.run.stages import EnvSource, copy_files, find_files
 from mission_gym.store import lock
 from mission_gym.store.files import disk_errors, user_folder, write_json
@@ -172,7 +174,9 @@ def _prime(
     fps = entry["steps_per_s"] if entry else predict_fps(config, collect_s, update_s)
     total = config.run.timesteps - start
     if config.compute.device == "cpu":
-        notes += judge_preset(fitted.preset, total, fps, usable_cores())
+        notes += judge_preset(
+            fitted.preset, total, fps, usable_cores(), lambda: _measure_without_preset(session, collect_s)
+        )
     plan = make_plan(
         config,
         session.environment.backend,
@@ -210,3 +214,18 @@ def check_outcome(config: Config, spec: EnvSpec) -> None:
             f"stop_when={config.run.stop_when!r}: the environment does not declare the outcome {name!r} in"
             f" metadata['outcomes']; it has {', '.join(known)} [--stop-when]"
         )
+
+
+def _measure_without_preset(session: Session, collect_s: float) -> float | None:
+    """The expected rate without the preset, with a measured update; None if the other values need one."""
+    resolved, spec = session.resolved, session.spec
+    sections = (resolved.config.run.algo, "policy", "compute")
+    given = [path for path in resolved.sources if path.startswith(sections) and resolved.explicit(path)]
+    sets = [f"{path}={json.dumps(to_plain(resolved.config.value(path)))}" for path in given]
+    try:
+        bare = resolve(resolved.config.env.env_id, {"algo": resolved.config.run.algo}, sets=sets)
+        config = settle(set_num_agents(bare, spec), session.environment)[0].settled
+    except ConfigError:
+        return None
+    update_s = algorithm_of(config).measure_update_s(make_learner(config, spec), config, spec)
+    return predict_fps(config, collect_s, update_s)

@@ -158,6 +158,11 @@ class RunDir:
         """Unix time of the start, 0 if the status lost it."""
         return float(self._stored_status().get("created") or 0.0)
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process writes the run."""
+        return lock.is_held(self._lock_path)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the run for writing and repair it after a kill; RunStateError if another process holds it."""
@@ -216,7 +221,7 @@ class RunDir:
         A run whose process was killed is `failed`, cause `process gone`.
         """
         status = self._checked_status()
-        if status.get("state") in ("starting", "running") and not lock.is_held(self._lock_path):
+        if status.get("state") in ("starting", "running") and not self.is_locked:
             status = self._checked_status()  # it may have ended in between
             if status.get("state") in ("starting", "running"):
                 status |= {"state": "failed", "cause": "process gone"}

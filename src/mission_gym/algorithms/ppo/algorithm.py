@@ -11,6 +11,7 @@ import numpy as np
 from mission_gym.algorithms.ppo.section import PpoSection, SettledPpo, own_section
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
+from mission_gym.config.sizes import pick_batch_size
 from mission_gym.data import EnvSpec, Fact
 from mission_gym.errors import nearest
 from mission_gym.learner.blocks import make_noise_block
@@ -114,9 +115,13 @@ class Ppo(Algorithm):
 
     def describe(self, config: Settled, spec: EnvSpec) -> list[Fact]:
         section = own_section(config)
-        minibatches = config.rollout_size // section.batch_size
+        minibatches, quarter = config.rollout_size // section.batch_size, pick_batch_size(config.rollout_size)
         steps = f"{minibatches * section.n_epochs} gradient steps per update"
         reason = f"{minibatches} minibatches x {section.n_epochs} epochs = {steps}"
+        if minibatches == 1 and quarter < section.batch_size:
+            reason += "; a batch is the whole rollout"
+        if section.batch_size != quarter:
+            reason += f"; --batch-size auto: {quarter}"
         facts = [Fact("batch", f"{section.batch_size}", reason)]
         if hidden := self.layout(config, spec).critic_leaves:
             facts.append(Fact("critic", f"also reads {', '.join(hidden)}", "which the actor does not"))

@@ -13,7 +13,7 @@ from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
 from mission_gym.learner.schedule import schedule_of
 
-_BATCH, _BATCH_SHARE = 64, 1 / 32  # `auto` takes the larger of the two, on every device
+_BATCH, _BATCH_SHARE = 64, 1 / 32  # by default the larger of the two, on every device
 ADVANTAGE_FLOOR = 1e-5  # of the standard deviation of advantages: equal ones carry no signal to amplify
 LOG_RATIO_LIMIT = 20.0  # of a probability ratio: exp and the square of a gradient stay far from overflow
 
@@ -37,10 +37,10 @@ class PpoSection(AlgorithmSection):
     """The hyperparameters of PPO."""
 
     n_steps_per_env: Whole = Field(128, ge=1, description="Steps of each environment in a rollout.")
-    batch_size: FromOneOrAuto = Field(
-        "auto",
-        description="Transitions of a minibatch; divides the rollout. auto: about 64, or 1/32 of a rollout of"
-        " more than 2048.",
+    batch_size: Annotated[FromOneOrAuto | None, NONE] = Field(
+        None,
+        description="Transitions of a minibatch; divides the rollout. auto: about a quarter of it. none:"
+        " about 64, or 1/32 of a rollout of more than 2048.",
     )
     n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout; 4 for image observations.")
     learning_rate: Number = Field(3e-4, gt=0, description="Step size of Adam.")
@@ -101,8 +101,10 @@ class PpoSection(AlgorithmSection):
         config, path = resolved.config, f"{resolved.config.run.algo}.batch_size"
         batch, rollout, source = config.algorithm.batch_size, config.rollout_size, resolved.sources[path]
         if batch == "auto":
-            share = max(_BATCH / rollout, _BATCH_SHARE)
-            return resolved.with_values({path: pick_batch_size(rollout, share)}, "auto")
+            return resolved.with_values({path: pick_batch_size(rollout)}, "auto")
+        if batch is None:
+            fitting = pick_batch_size(rollout, max(_BATCH / rollout, _BATCH_SHARE))
+            return resolved.with_values({path: fitting}, source)
         if rollout % batch == 0:
             return resolved
         problem = f"batch_size={batch} does not divide the rollout of {rollout_text(config)}"

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from mission_gym.report.groups import describe_jobs, show_counts, view_jobs
 from mission_gym.report.screen.streams import PatientStream, inert
+from mission_gym.report.tables import view_metrics
 from mission_gym.report.terminal import Event, RunView
 from mission_gym.store.files import to_json
 from mission_gym.store.groups import GroupDir, Job
@@ -87,10 +88,11 @@ class _LiveView:
 
 
 class Screen(_LiveView):
-    """Shows a run; `listen` takes its events."""
+    """Shows a run; `listen` takes its events. log_table: print the metrics of every row of progress.csv."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, log_table: bool = False) -> None:
         super().__init__()
+        self._log_table = log_table
         self._shown_at = time.monotonic()
         self._view = RunView()
 
@@ -107,6 +109,9 @@ class Screen(_LiveView):
             # Lines in a pipe and commands to copy are never wrapped.
             is_whole = isinstance(view, Text) and bool(view.no_wrap or not self._console.is_terminal)
             self._console.print(view, soft_wrap=is_whole)
+        if self._log_table and event["event"] == "progress":
+            row = {name: value for name, value in event.items() if isinstance(value, int | float)}
+            self._console.print(view_metrics(row | {"time/total_timesteps": row.pop("step")}))
 
     def _show_progress(self) -> None:
         now = time.monotonic()
