@@ -29,8 +29,8 @@ def events(tmp_path_factory):
     return seen
 
 
-def show(events):
-    with Screen() as screen:
+def show(events, **more):
+    with Screen(**more) as screen:
         for event in events:
             screen.listen(event)
 
@@ -65,6 +65,14 @@ def test_plain_lines_show_the_whole_run(events, capsys):
     assert f"mission-gym resume {path} --timesteps 384" in err
     assert f"mission-gym eval {path}" in err
     assert "tensorboard --logdir" not in err  # there are no event files
+
+
+def test_the_log_table_has_the_rows_of_progress(events, capsys):
+    show(events, log_table=True)
+    _, err = capsys.readouterr()
+    for name, value in (("total_timesteps", "192"), ("iterations", "3"), ("fps", r"[\d,.]+"), ("loss", ".*")):
+        assert re.search(rf"\|   {name} +\| +{value} \|", err)
+    assert [err.count(f"| {name}/") for name in ("rollout", "time", "train", "machine")] == [3, 3, 3, 0]
 
 
 def test_a_terminal_gets_one_line_that_fits_and_evaluations_above_it(events, capsys, terminal):

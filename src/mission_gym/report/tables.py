@@ -61,14 +61,16 @@ def view_plan(plan: Document) -> RenderableType:
     return make_pairs([(fact["name"], fact["value"], fact["reason"]) for fact in plan["facts"]])
 
 
-def view_metrics(row: Mapping[str, float]) -> RenderableType:
-    """A row of progress.csv by section, in the form of Stable-Baselines3's log."""
+def view_metrics(row: Document) -> RenderableType:
+    """The sections of a row of progress.csv that Stable-Baselines3 prints, in its form."""
     table = Table(show_header=False, box=box.ASCII)
     table.add_column()
     table.add_column(justify="right")
     section = ""
     for name, value in sorted(row.items()):
-        head, _, tail = name.rpartition("/")
+        head, _, tail = name.partition("/")
+        if head not in ("rollout", "time", "train") or not isinstance(value, int | float):
+            continue
         if head != section:
             table.add_row(f"{head}/", "")
             section = head

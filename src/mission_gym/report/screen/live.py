@@ -110,8 +110,7 @@ class Screen(_LiveView):
             is_whole = isinstance(view, Text) and bool(view.no_wrap or not self._console.is_terminal)
             self._console.print(view, soft_wrap=is_whole)
         if self._log_table and event["event"] == "progress":
-            row = {name: value for name, value in event.items() if isinstance(value, int | float)}
-            self._console.print(view_metrics(row | {"time/total_timesteps": row.pop("step")}))
+            self._console.print(view_metrics(event | {"time/total_timesteps": event["step"]}))
 
     def _show_progress(self) -> None:
         now = time.monotonic()
