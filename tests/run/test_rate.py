@@ -57,6 +57,16 @@ def test_only_training_counts_for_its_rate(clock: Clock) -> None:
     assert made.eta_s(1600) == 4.5  # at the pace since the first update began, evaluations included
 
 
+def test_the_last_overlapped_update_does_not_count(clock: Clock) -> None:
+    made = Rate()
+    for _ in made.follow(loop(clock, 0, (100, 1.0, 5), (100, 0.01, 10)), overlaps=True):
+        pass
+    assert made.training is None  # its block was collected next to the first update
+    for _ in made.follow(loop(clock, 200, (100, 1.0, 5), (100, 0.5, 10), (100, 0.01, 15)), overlaps=True):
+        pass
+    assert made.training == 200.0
+
+
 def test_steps_before_learning_are_no_training(clock: Clock) -> None:
     made = Rate()
     for _ in made.follow(loop(clock, 0, (100, 0.01, 0), (100, 0.01, 0), (100, 1.0, 3), (100, 1.0, 6))):

@@ -57,7 +57,8 @@ class Rate:
     @property
     def training(self) -> float | None:
         """Steps/s of collecting and learning only, as a plan predicts it; None at first. The first update and
-        updates without gradient steps do not count."""
+        updates without gradient steps do not count. If collecting and learning overlap, the last one does not
+        either: nothing is collected next to it."""
         return round(self._steps / self._seconds, 1) if self._seconds else None
 
     @property
@@ -80,10 +81,10 @@ class Rate:
             return None
         return round((time.monotonic() - self._training_since) / made * (total - self._step), 1)
 
-    def follow(self, loop: Iterator[Progress]) -> Iterator[Progress]:
+    def follow(self, loop: Iterator[Progress], *, overlaps: bool = False) -> Iterator[Progress]:
         """Pass the updates of a loop on; time between updates does not count as training."""
         self._training_since = time.monotonic()
-        is_learning = False
+        is_learning, last = False, (0, 0.0)
         while True:
             begun = time.monotonic()
             progress = next(loop, None)
@@ -95,8 +96,9 @@ class Rate:
             if self._moment[1] >= _MOMENT_S:
                 self.momentary, self._moment = round(self._moment[0] / self._moment[1], 1), (0, 0.0)
             if is_learning:
-                self._steps += steps
-                self._seconds += seconds
+                counted, last = (last, (steps, seconds)) if overlaps else ((steps, seconds), last)
+                self._steps += counted[0]
+                self._seconds += counted[1]
             is_learning = progress.gradient_steps > 0
             yield progress
 

@@ -110,7 +110,7 @@ class Session(RunContext):
                     train = overlap.run if config.compute.overlap == "on" else loop.run
                     total = config.run.timesteps
                     updates = train(self.collector, self.learner, self.blocks, total, self._out_of_time)
-                    for progress in self.rate.follow(updates):
+                    for progress in self.rate.follow(updates, overlaps=self.config.compute.overlap == "on"):
                         self.telemetry.see(progress)
                         with self.telemetry.clock.phase("record"):
                             self._record(progress)

@@ -150,11 +150,11 @@ def _use_cores(facts: VerdictFacts) -> str:
 def _judge_update(case: _Measured) -> Verdict:
     share, seconds, _, facts = case
     evidence = f"learning takes {share}"
-    is_arithmetic = False
-    if facts.gradient_steps:
-        step_s = seconds["update"] / facts.gradient_steps
-        is_arithmetic = step_s >= LONG_STEP_S
-        evidence += f", {1e3 * step_s:.3g} ms per gradient step"
+    if not facts.gradient_steps:
+        return _make("update", f"{evidence}, and no update was finished")
+    step_s = seconds["update"] / facts.gradient_steps
+    is_arithmetic = step_s >= LONG_STEP_S
+    evidence += f", {1e3 * step_s:.3g} ms per gradient step"
     if facts.flops_per_sample is not None and facts.matmul_flops_per_s and seconds["update"] > 0:
         flops = facts.flops_per_sample * facts.config.algorithm.batch_size * facts.gradient_steps
         reached, plain = flops / seconds["update"] / 1e9, facts.matmul_flops_per_s / 1e9
