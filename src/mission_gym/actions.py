@@ -72,6 +72,11 @@ class ActionSpec:
         return len(self.nvec) + self.num_bits + self.num_reals
 
     @property
+    def has_finite_bounds(self) -> bool:
+        """Whether all real numbers are scaled to bounds of the environment."""
+        return all(abs(bound) < _WIDEST for bound in (*self.low, *self.high))
+
+    @property
     def stored_dtype(self) -> str:
         return "float32" if self.kind in ("box", "composite") else "int64"
 

@@ -13,6 +13,7 @@ from mission_gym.store.metrics import Metric, read_metrics
 ALGORITHMS = {
     "ppo": "mission_gym.algorithms.ppo",
     "dqn": "mission_gym.algorithms.dqn",
+    "sac": "mission_gym.algorithms.sac",
 }
 
 

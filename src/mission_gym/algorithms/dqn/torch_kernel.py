@@ -1,8 +1,7 @@
 """The reference kernel of DQN: `loss` by torch autograd, for every network and device.
 
-The transitions of several gradient steps are copied to the device at once, and their statistics are fetched
-at once. A step decides nothing on the host, so it can be captured as a graph: one whose gradient is not
-finite has no effect.
+A step decides nothing on the host, so it can be captured as a graph: one whose gradient is not finite has no
+effect.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from mission_gym.algorithms.dqn.kernel import (
 )
 from mission_gym.algorithms.dqn.loss import Losses, Minibatch, compute_losses
 from mission_gym.learner.off_policy_learner import StepStats, Transitions
-from mission_gym.learner.torch_network import TorchNetwork
+from mission_gym.learner.replay_network import ReplayNetwork
 from mission_gym.learner.verify import Evidence
 from mission_gym.policy import PolicySpec
 from mission_gym.policy.torch_forms import QNetwork
@@ -40,7 +39,7 @@ class _Numbers(NamedTuple):
     tau: float | Tensor
 
 
-class TorchQKernel(TorchNetwork):
+class TorchQKernel(ReplayNetwork):
     """See `kernel.QKernel`."""
 
     def __init__(self, spec: PolicySpec, seed: int, device: str = "cpu") -> None:
@@ -64,7 +63,7 @@ class TorchQKernel(TorchNetwork):
 
     def learn(self, batch: Transitions, settings: QSettings, noise_of: NoiseOf) -> StepStats:
         num, size = len(batch.action), settings.batch_size
-        inputs = [torch.split(each, size) for each in self._load(batch)]
+        inputs = [torch.split(each, size) for each in self.load(batch)]
         if self.online.noisy:
             inputs.append(self._draw_noise(noise_of, num // size).unbind())
         numbers = _Numbers(settings.learning_rate, settings.max_grad_norm, settings.tau)
@@ -75,20 +74,11 @@ class TorchQKernel(TorchNetwork):
         def run_step(*minibatch: Tensor) -> Tensor:
             return self._step(list(minibatch), settings, numbers)
 
-        first = [each[0] for each in inputs]
-        shapes = tuple((each.shape, each.dtype) for each in first)
-        key = (shapes, self._columns, settings.double, settings.huber, settings.tau < 1.0)
-        step = self.capture(key, run_step, first)
-        rows = torch.empty(num // size, NUM_STATS + size, device=self.device)
-        for row, *minibatch in zip(rows, *inputs, strict=True):
-            row.copy_(step(*minibatch))
-        array = fetch(rows)
-        table = array[:, :NUM_STATS].astype(np.float64)
-        num_skipped = int(np.count_nonzero(~np.isfinite(table[:, GRAD_NORM])))
-        return StepStats(table, array[:, NUM_STATS:].reshape(-1), num_skipped)
+        key = (settings.double, settings.huber, settings.tau < 1.0)
+        return self.run_steps(inputs, run_step, key, NUM_STATS, GRAD_NORM)
 
     def differentiate(self, batch: Transitions, settings: QSettings) -> Evidence:
-        losses = self._backward(self._load(batch), settings)
+        losses = self._backward(self.load(batch), settings)
         row = fetch(_make_row(losses, torch.linalg.vector_norm(self.adam.grad)))
         stats = StepStats(row[None, :NUM_STATS].astype(np.float64), row[NUM_STATS:])
         return make_evidence(stats, self.adam.gradient())
@@ -101,23 +91,6 @@ class TorchQKernel(TorchNetwork):
                     for parameter in head.parameters():
                         parameter.mul_(factor)
         self.adam.rescale(lambda name: scale_power(name, heads), factor)
-
-    def _load(self, batch: Transitions) -> list[Tensor]:
-        """The transitions on the device: one table of their numbers, then the inputs of both observations."""
-        fields = {
-            "action": batch.action,
-            "reward": batch.reward,
-            "discount": batch.discount,
-            "next_mask": batch.next_mask,
-            "weight": batch.weight,
-        }
-        given = {name: array for name, array in fields.items() if array is not None}
-        widths = [1 if array.ndim == 1 else array.shape[1] for array in given.values()]
-        ends = np.cumsum(widths).tolist()
-        self._columns = tuple(zip(given, [0, *ends[:-1]], ends, strict=True))
-        table = np.column_stack(list(given.values())).astype(np.float32, copy=False)
-        inputs = (each for end in (batch.inputs, batch.next_inputs) for each in (end.flat, *end.shaped))
-        return [send(each, self.device) for each in (table, *inputs)]
 
     def _draw_noise(self, noise_of: NoiseOf, num_steps: int) -> Tensor:
         """The noise of each step: of the online network, then of the target network."""
@@ -143,22 +116,19 @@ class TorchQKernel(TorchNetwork):
 
     def _backward(self, minibatch: list[Tensor], settings: QSettings) -> Losses:
         """The loss of a minibatch, and its gradient in `adam.grad`."""
-        rows, *ends = minibatch
-        columns = {name: rows[:, start:end] for name, start, end in self._columns}
-        half = len(ends) // 2
-        inputs, next_inputs = (ends[0], tuple(ends[1:half])), (ends[half], tuple(ends[half + 1 :]))
+        given = self.unpack(minibatch)
         with torch.no_grad():
-            next_values = self.target(next_inputs)
-            next_scores = self.online(next_inputs) if settings.double else next_values
+            next_values = self.target(given.next_inputs)
+            next_scores = self.online(given.next_inputs) if settings.double else next_values
         batch = Minibatch(
-            values=self.online(inputs),
-            action=columns["action"].squeeze(1).long(),
-            reward=columns["reward"].squeeze(1),
-            discount=columns["discount"].squeeze(1),
+            values=self.online(given.inputs),
+            action=given.number("action").long(),
+            reward=given.number("reward"),
+            discount=given.number("discount"),
             next_values=next_values,
             next_scores=next_scores,
-            next_mask=columns["next_mask"].bool() if "next_mask" in columns else None,
-            weight=columns["weight"].squeeze(1) if "weight" in columns else None,
+            next_mask=given.columns["next_mask"].bool() if "next_mask" in given.columns else None,
+            weight=given.weight,
         )
         losses = compute_losses(batch, settings.huber)
         self.adam.differentiate(losses.total)

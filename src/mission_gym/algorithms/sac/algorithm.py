@@ -1,0 +1,78 @@
+"""The record of SAC: its costs, limits and refusals, for the plan and the rest of the product."""
+
+from __future__ import annotations
+
+from mission_gym.algorithms.sac.section import SacSection, sac_section
+from mission_gym.config.layers import Resolved
+from mission_gym.config.schema import Config, Settled
+from mission_gym.data import EnvSpec, Fact
+from mission_gym.learner.contract import Learner
+from mission_gym.learner.off_policy import OffPolicyAlgorithm
+from mission_gym.policy import PolicySpec
+from mission_gym.policy.layout import name_leaves
+
+
+class Sac(OffPolicyAlgorithm):
+    """Soft actor-critic."""
+
+    name = "sac"
+    section = SacSection
+
+    def layout(self, config: Config, spec: EnvSpec) -> PolicySpec:
+        hidden = name_leaves(config.policy.critic_keys, spec.leaves)
+        return PolicySpec.of(config.policy, spec, form="squashed", outputs_per_real=2, critic_leaves=hidden)
+
+    def make_learner(self, config: Settled, spec: EnvSpec) -> Learner:
+        from mission_gym.algorithms.sac import build
+
+        return build.make_learner(config, spec)
+
+    def verify_device(self, config: Settled, spec: EnvSpec) -> str:
+        from mission_gym.algorithms.sac import build
+
+        return build.verify_device(config, spec)
+
+    def refuse(self, resolved: Resolved, spec: EnvSpec) -> list[str]:
+        action, source = spec.action, resolved.sources["run.algo"]
+        if action.kind != "box" or action.dtype[0] in "iu":
+            name = type(spec.action_space).__name__
+            kind = f"{name} of integers" if action.kind == "box" else name
+            return [
+                f"algo=sac needs a Box of real numbers as actions, and {spec.env_id} acts with {kind};"
+                f" use ppo or dqn [{source}]"
+            ]
+        if not action.has_finite_bounds:
+            return [
+                f"algo=sac needs finite action bounds, and those of {spec.env_id} are infinite or above 1e6;"
+                f" bound its action space, or use ppo [{source}]"
+            ]
+        return []
+
+    def flops_per_parameter(self, config: Settled) -> float:
+        """Of two critics (target pass, pass and its backward, and the actor's pass with the gradient of the
+        inputs) and one actor (next actions, pass and its backward), by weight."""
+        delay = sac_section(config).policy_delay
+        return (2 * (8.0 + 4.0 / delay) + 2.0 + 6.0 / delay) / 3
+
+    def describe(self, config: Settled, spec: EnvSpec) -> list[Fact]:
+        sac = sac_section(config)
+        scaled = ["in units of the returns' standard deviation"] if config.policy.normalize_returns else []
+        kind = "twin critics"
+        if sac.num_quantiles > 1:
+            kind += f" with {sac.num_quantiles} quantiles, {sac.drop_quantiles} dropped"
+        names = [kind, *(["layer norm"] if sac.critic_layer_norm else []), f"targets moved by {sac.tau:g}"]
+        goal = target_entropy(sac, spec.action.num_reals)
+        aim = f"learned, for an entropy of {goal:g}" if sac.learn_temperature else "fixed"
+        facts = [
+            *self.describe_replay(config, spec),
+            Fact("targets", f"{sac.n_step}-step", ", ".join([*names, *scaled])),
+            Fact("temperature", f"{sac.temperature_init:g}", aim),
+        ]
+        if hidden := self.layout(config, spec).critic_leaves:
+            facts.append(Fact("critic", f"also reads {', '.join(hidden)}", "which the actor does not"))
+        return facts
+
+
+def target_entropy(section: SacSection, num_reals: int) -> float:
+    """The entropy that the temperature aims at."""
+    return -float(num_reals) if section.target_entropy is None else section.target_entropy
