@@ -74,7 +74,9 @@ def test_every_field_is_documented() -> None:
         assert field.description in page, f"{field.path}: run `make docs`"
 
 
-@pytest.mark.parametrize(("algo", "sections"), [("ppo", ("ppo.", "policy.")), ("dqn", ("dqn.",))])
+@pytest.mark.parametrize(
+    ("algo", "sections"), [("ppo", ("ppo.", "policy.")), ("dqn", ("dqn.",)), ("sac", ("sac.",))]
+)
 def test_every_hyperparameter_has_a_reason(algo: str, sections: tuple[str, ...]) -> None:
     page = read(ROOT / "docs" / "algorithms" / f"{algo}.md")
     rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", page, re.MULTILINE))
@@ -96,17 +98,21 @@ def test_every_metric_of_a_run_is_in_the_table(env: str, walk: None, tmp_path: P
     assert not [name for name in sorted(names) if find_metric(name, own_of("ppo")) is None]
 
 
-def test_every_metric_of_dqn_is_in_the_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algo", "env", "own"),
+    [("dqn", "CartPole-v1", "rollout/exploration_rate"), ("sac", "Pendulum-v1", "train/alpha")],
+)
+def test_every_metric_of_a_replay_is_in_the_table(algo: str, env: str, own: str, tmp_path: Path) -> None:
     import mission_gym as mg
 
     run = mg.train(
-        "CartPole-v1", algo="dqn", progress=False, runs_dir=str(tmp_path), n_envs=2, n_steps_per_env=8,
+        env, algo=algo, progress=False, runs_dir=str(tmp_path), n_envs=2, n_steps_per_env=8,
         timesteps=64, learning_starts=32, batch_size=8, prioritized=True, network_arch="8", eval_freq=0,
         tensorboard=False,
     )  # fmt: skip
     names = {name for row in run.metrics() for name, value in row.items() if _is_metric(name, value)}
-    assert {"train/q_mean", "train/beta", "train/replay_size", "rollout/exploration_rate"} <= names
-    assert not [name for name in sorted(names) if find_metric(name, own_of("dqn")) is None]
+    assert {"train/q_mean", "train/beta", "train/replay_size", own} <= names
+    assert not [name for name in sorted(names) if find_metric(name, own_of(algo)) is None]
 
 
 def own_of(algo: str) -> tuple[Metric, ...]:

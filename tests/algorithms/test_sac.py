@@ -260,7 +260,7 @@ def test_three_optimizers_and_the_temperature_are_saved() -> None:
         ("Pendulum-v1", {"drop_quantiles": 3, "num_quantiles": 3}, "leaves none of num_quantiles=3"),
         ("Pendulum-v1", {"drop_quantiles": 3}, "the critics have no quantiles"),
         ("Pendulum-v1", {"learn_temperature": False, "target_entropy": -2}, "the temperature is not learned"),
-        ("Pendulum-v1", {"log_std_init": -1.0}, "the policy's deviations depend on observations"),
+        ("Pendulum-v1", {"log_std_init": -1.0}, "the standard deviation depends on the observation"),
     ],
 )  # fmt: skip
 def test_refusals(env: str, flags: dict[str, Any], message: str, tmp_path: Any) -> None:

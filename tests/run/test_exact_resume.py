@@ -57,6 +57,7 @@ WORKERS = {"vector": "workers", "num_workers": 2}
 THREADS = {"vector": "threads", "overlap": "off"}
 BY_TWO = {"acting_rows": 2}
 DQN = {"algo": "dqn"}
+SAC = {"algo": "sac"}
 NOISY = DQN | {"exploration": "noisy", "exploration_fraction": None}
 FULL = {"prioritized": True, "n_step": 3, "dueling": True}
 STACK: Flags = {"n_envs": 2, "timesteps": 192, "eval_freq": 64, "checkpoint_freq": 32}
@@ -142,6 +143,13 @@ CASES = {
     "dqn, overlap, every place": Case(  # in updates, in blocks, and between an update and an unfinished block
         "CartPole-v1", DQN | OVERLAP | {"prioritized": True} | NO_EVALS, tuple(range(8, 100, 7))
     ),
+    "sac": Case("Pendulum-v1", SAC, (40, 61, 90)),
+    "sac, full": Case(
+        "Pendulum-v1",
+        SAC | {"prioritized": True, "n_step": 3, "num_quantiles": 3, "policy_delay": 2},
+        (40, 61),
+    ),
+    "sac, overlap, workers": Case("Pendulum-v1", SAC | OVERLAP | WORKERS | BY_TWO, (40, 61), like=SAC | OVERLAP | BY_TWO),
     "dqn, text": Case("observation_toys:Shown", DQN | {"env_kwargs": {"form": "words"}}, (60,)),
     "dqn, sequences": Case(
         "observation_toys:Shown", DQN | {"env_kwargs": {"form": "list"}, "max_sequence": 6}, (60,)

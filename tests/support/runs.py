@@ -32,6 +32,12 @@ DQN = {
     "eval_freq": 64, "eval_episodes": 2, "checkpoint_freq": 32, "network_arch": "16", "seed": 3,
     "tensorboard": False, "vector": "serial",
 }  # fmt: skip
+SAC = {
+    name: value
+    for name, value in DQN.items()
+    if name not in ("target_update_interval", "exploration_fraction")
+}
+SAC |= {"algo": "sac"}
 NO_EVALS = {"eval_freq": 0, "eval_episodes": None}
 
 
@@ -40,8 +46,8 @@ def silent(event: dict[str, Any]) -> None:
 
 
 def start(tmp_path: Path, env: str, **flags: Any) -> Any:
-    """Start a short run of PPO, or of DQN with `algo="dqn"`; a flag that is None is left out."""
-    base = DQN if flags.get("algo") == "dqn" else PPO
+    """Start a short run of PPO, or of the algorithm of the flag `algo`; a flag that is None is left out."""
+    base = {"dqn": DQN, "sac": SAC}.get(flags.get("algo", ""), PPO)
     wanted = base | {"runs_dir": str(tmp_path)} | flags
     return start_run(resolve(env, {key: value for key, value in wanted.items() if value is not None}), silent)
 

@@ -68,7 +68,7 @@ class SacLearner(OffPolicyLearner):
             "train/loss": means[CRITIC_LOSS],
             "train/q_mean": means[VALUE] * self.unit,
             "train/td_error": means[ERROR] * self.unit,
-            "train/temperature": means[ALPHA] * self.unit,
+            "train/alpha": means[ALPHA] * self.unit,
         }
         if moved := means[ACTOR_STEPS]:
             metrics |= {

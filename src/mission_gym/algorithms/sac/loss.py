@@ -27,7 +27,7 @@ def sample_actions(outputs: Tensor, noise: Tensor) -> Sampled:
     """a = tanh(u), u = mean + std noise, log pi(a) = log N(u) - sum log(1 - tanh(u)^2).
 
     log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), exact for large |u|. The log of std is limited
-    smoothly, so its gradient is never 0. outputs: the means, then raw log deviations [B, 2 K]. noise: [B, K].
+    smoothly, so its gradient is never 0. outputs: [B, 2 K], the means, then raw log std. noise: [B, K].
     """
     mean, raw = outputs.chunk(2, dim=1)
     low, high = LOG_STD_RANGE

@@ -71,7 +71,11 @@ class SacSection(ReplaySection):
             lambda facts: not sac_section(facts.config).learn_temperature,
             "the temperature is not learned; remove one",
         ),
-        Unused("policy.log_std_init", lambda facts: True, "the policy's deviations depend on observations"),
+        Unused(
+            "policy.log_std_init",
+            lambda facts: True,
+            "the standard deviation depends on the observation; remove it",
+        ),
     )
 
     @classmethod
