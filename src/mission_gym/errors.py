@@ -84,6 +84,10 @@ class WorkerTimeout(WorkerError):
     """A worker process did not answer in time; the message has its stack if it is available."""
 
 
+class ResourceRefused(WorkerError):
+    """The system refused a process, a thread or shared memory."""
+
+
 class DiskError(MissionGymError):
     """A necessary write to the disk failed."""
 

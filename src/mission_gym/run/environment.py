@@ -19,7 +19,7 @@ from mission_gym.env.leaves import may_hold_ids
 from mission_gym.env.pace import Pace
 from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.env.wrapper_names import name_code
-from mission_gym.errors import RunStateError, UsageError
+from mission_gym.errors import ResourceRefused, RunStateError, UsageError
 from mission_gym.names import judge
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, RunningCompanion, with_companion
@@ -48,6 +48,7 @@ from mission_gym.vector.record import Backend, Limits, Source, VectorOptions
 
 _MAX_GROUPS = 64  # of environments that wait, with first-ready segments
 EVALUATION_STEPS = 10_000  # limit of an evaluation episode without a step limit
+SERIAL_REMEDY = "or use --vector serial, which steps environments in the training process"
 _NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
 
 
@@ -112,6 +113,17 @@ class Environment:
             num_workers=config.vector.num_workers,
             most_playing=backend.limit_playing(config.num_envs),
         )
+
+    def with_fewer_processes(self, refusal: ResourceRefused) -> Environment:
+        """The environment after the system refused processes: half as many workers, then one without threads,
+        then this process if its code is trusted. Transitions stay the same. Otherwise raises the refusal."""
+        if self.num_workers > 1:
+            return replace(self, num_workers=self.num_workers // 2)
+        if self.backend.for_waiting:
+            return replace(self, backend=load_default(trusted=False))
+        if self.backend.runs_here or not names_trusted(self.request):
+            raise type(refusal)(f"{refusal}, {SERIAL_REMEDY}") from refusal
+        return replace(self, backend=load_default(trusted=True))
 
     def with_files(self, files: dict[str, str], config: Config, source: EnvSource) -> Environment:
         """The environment with a run's copies of the files that it reads."""

@@ -16,7 +16,7 @@ from mission_gym.config.layers import Resolved, apply_image_profile
 from mission_gym.config.rules import RunFacts, apply_rules, check_curriculum, find_unused, fix_num_envs
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
-from mission_gym.errors import ConfigError
+from mission_gym.errors import ConfigError, ResourceRefused
 from mission_gym.plan.costs import Builder
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.setups import (
@@ -39,8 +39,10 @@ from mission_gym.run.build import (
     set_up_torch,
 )
 from mission_gym.run.environment import (
+    SERIAL_REMEDY,
     Environment,
     choose_acting_rows,
+    choose_backend,
     choose_num_workers,
     count_groups,
     open_environment,
@@ -89,14 +91,20 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
         misfit = error
     config = checked.config
     permit_cluster(config, typed=checked.typed("vector.ray_address"))
-    environment = open_environment(
-        config,
-        dict(config.env.env_kwargs),
-        source,
-        measure_s=measure_s if may_plan(config) else 0.0,
-        calls=permit_names(config, checked.typed, runs=find_data_folders(checked.files)),
-        is_new=True,
-    )
+    calls = permit_names(config, checked.typed, runs=find_data_folders(checked.files))
+    try:
+        environment = open_environment(
+            config,
+            dict(config.env.env_kwargs),
+            source,
+            measure_s=measure_s if may_plan(config) else 0.0,
+            calls=calls,
+            is_new=True,
+        )
+    except ResourceRefused as refusal:
+        if choose_backend(config).runs_here:  # its companion was refused
+            raise
+        raise ResourceRefused(f"{refusal}, {SERIAL_REMEDY}") from refusal
     if misfit is not None and not environment.spec.agents:
         raise misfit
     resolved = set_num_agents(resolved, environment.spec)

@@ -188,6 +188,11 @@ class Backend:
         name = self.process_name if num_workers != 1 else self.process_name.removesuffix("s")
         return f"{num_workers} {name}"
 
+    def describe(self, num_workers: int) -> str:
+        """The backend and its processes: `workers backend, 3 workers`."""
+        workers = self.name_workers(num_workers)
+        return f"{self.name} backend{workers and f', {workers}'}"
+
     def count_groups(self, num_envs: int) -> int:
         """The number of groups of waiting environments: one group acts while the others wait."""
         return max(1, min(num_envs // self.largest_group, self.most_groups))
