@@ -21,7 +21,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import DEFAULT_ENVS, fix_num_envs
 from mission_gym.config.schema import Config, Settled
 from mission_gym.env.pace import time_steps
-from mission_gym.errors import ConfigError, DeviceMemoryError, MissionGymError
+from mission_gym.errors import ConfigError, DeviceMemoryError, MissionGymError, TargetSilent
 from mission_gym.plan.cache import (
     apply_plan,
     find_max_rollout,
@@ -107,7 +107,7 @@ def tune_run(builder: Builder, resolved: Resolved, say: Say) -> Tuned:
             say(f"the cached plan is for {device}, which is not available; measuring again")
         try:
             entry = Tuner(builder, resolved, budget_s, say, entry).run()
-        except ConfigError:
+        except (ConfigError, TargetSilent):
             raise
         except MissionGymError as error:  # the run itself handles failures and reports them
             return Tuned(default, notes=(f"not tuned: {str(error).splitlines()[0]}",))

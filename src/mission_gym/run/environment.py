@@ -233,7 +233,7 @@ def open_environment(
         return Environment(
             spec=spec,
             backend=chosen,
-            num_workers=choose_num_workers(config, chosen),
+            num_workers=choose_num_workers(config, chosen, spec),
             limits=limits,
             pace=pace,
             # A cluster that the user names is used, even if this machine would be faster.
@@ -272,31 +272,34 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
 
 def choose_backend(config: Config, spec: EnvSpec | None = None) -> Backend:
     """The backend of a config. The user's environment runs in this process only on request. spec: of the
-    probed environment, since one whose steps are coroutines waits."""
+    probed environment, since one with coroutines waits."""
     if config.vector.vector != "auto":
         return load_backend(config.vector.vector)
     if config.vector.ray_address is not None:
         return load_for_cluster()
-    if spec is not None and spec.coroutines == "only":
+    if spec is not None and spec.coroutines != "none":
         return load_for_coroutines()
     trusted = names_trusted(EnvRequest(config.env.env_id, wrap=config.env.wrap))
     return load_default(trusted=trusted and config.vector.num_workers == "auto")
 
 
-def choose_num_workers(config: Config, backend: Backend) -> int:
-    """The workers of a run: one per usable core, or one for all environments that wait."""
+def choose_num_workers(config: Config, backend: Backend, spec: EnvSpec) -> int:
+    """The workers of a run: one per usable core, or many for environments that wait, or one in which all of
+    them wait."""
     if not backend.chooses_workers:
         return 1
     wanted = config.vector.num_workers
     return backend.choose_processes(
-        config.num_envs, None if wanted == "auto" else wanted, count_cpus(backend)
+        config.num_envs,
+        None if wanted == "auto" else wanted,
+        count_cpus(backend),
+        waits=spec.declares_waiting,
     )
 
 
-def count_groups(config: Config, backend: Backend) -> int:
+def count_groups(config: Config, backend: Backend, num_workers: int) -> int:
     """The least number of acting groups: one per worker. Environments that wait form more: each its own with
     first-ready segments, so that a slow one delays only itself, else a few that act in turn."""
-    num_workers = choose_num_workers(config, backend)
     if not backend.for_waiting:
         return num_workers
     if config.vector.blocks == "first_ready":

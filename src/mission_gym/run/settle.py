@@ -193,12 +193,13 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
             cause = f": {algorithm.name} has none for this config"
         source = resolved.sources["compute.kernel"]
         raise ConfigError(f"kernel=compiled is not possible{cause}; use torch or auto [{source}]")
-    acting_rows = choose_acting_rows(config.num_envs, count_groups(config, backend))
+    num_workers = choose_num_workers(config, backend, spec)
+    acting_rows = choose_acting_rows(config.num_envs, count_groups(config, backend, num_workers))
     resolved = _fill(
         resolved,
         {
             "compute.threads": threads,
-            "vector.num_workers": choose_num_workers(config, backend),
+            "vector.num_workers": num_workers,
             "compute.acting": "numpy" if layout.has_numpy_form else "torch",
             "compute.acting_rows": config.vector.num_agents * acting_rows,
         },

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mission_gym.config.schema import Settled
+from mission_gym.errors import TargetSilent
 from mission_gym.store.rundir import Verdict
 from mission_gym.vector.record import Backend
 
@@ -85,6 +86,14 @@ def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: Verd
     share = f"{100 * parts[largest] / seconds['wall']:.0f} % of the time"
     case = _Measured(share, seconds, machine, facts)
     return _add_others(_add_gpu(_JUDGES[largest](case), case), case)
+
+
+def judge_failure(error: BaseException, run_name: str) -> Verdict | None:
+    """The verdict of a run that a failure ended, if the failure explains more than the measurements."""
+    if not isinstance(error, TargetSilent):
+        return None
+    advice = f"start the target, then `mission-gym resume {run_name}`"
+    return _make("target", str(error).partition(";")[0], advice)
 
 
 class _Measured(NamedTuple):
