@@ -27,6 +27,7 @@ from mission_gym.plan.setups import (
     device_exists,
     list_setups,
     measure_setups,
+    prefer_one_thread,
 )
 from mission_gym.plan.tuner import PROBE_S, Tuned, may_plan, tune_run
 from mission_gym.ray.backend import choose_actor_workers
@@ -322,15 +323,18 @@ def drop_wrong_kernel(
     with a note; if it is explicit, ConfigError has the remedy. Also returns the learner's threads."""
     config, algorithm = resolved.config, algorithm_of(resolved.config)
     has_form, compute = algorithm.layout(config, spec).has_compiled_form, config.compute
-    threads = compute.threads
+    threads, notes = compute.threads, list[str]()
     if threads == "auto":
         threads = choose_threads(config, spec, algorithm, has_form)
+        if threads > 1 and (cause := prefer_one_thread(config, threads)):
+            notes = [f"1 thread for the learner: {cause}; --threads {threads} uses more"]
+            resolved, threads = resolved.with_values({"compute.threads": 1}, f"plan: {cause}"), 1
     on_cpu = compute.device in ("auto", "cpu") and compute.precision in ("auto", "float32")
     may_compile = has_form and on_cpu and compute.kernel != "torch"
     if not may_compile or not algorithm.has_compiled_kernel(config, threads):
-        return resolved, threads, []
+        return resolved, threads, notes
     if not (cause := algorithm.verify_compiled_kernel(config, spec, threads)):
-        return resolved, threads, []
+        return resolved, threads, notes
     if resolved.explicit("compute.kernel"):
         raise ConfigError(
             f"kernel=compiled is not possible: it does not compute the loss of {algorithm.name}: {cause};"
@@ -338,6 +342,6 @@ def drop_wrong_kernel(
         )
     note = f"the compiled kernel is left out, and torch trains: {cause}"
     resolved = resolved.with_values({"compute.kernel": "torch"}, f"plan: {note}")
-    if compute.threads == "auto":
+    if resolved.config.compute.threads == "auto":
         threads = choose_threads(resolved.config, spec, algorithm, has_form)
-    return resolved, threads, [note]
+    return resolved, threads, [*notes, note]
