@@ -136,6 +136,11 @@ class EnvSpec:
     target: tuple[str, str] | None = field(default=None, compare=False)  # `describe_target()`, when probed
 
     @property
+    def declares_waiting(self) -> bool:
+        """Whether the environment declares that its steps wait for something else."""
+        return self.coroutines != "none" or self.target is not None
+
+    @property
     def num_agents(self) -> int:
         """Rows of one environment."""
         return len(self.agents) or 1

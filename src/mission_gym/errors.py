@@ -84,6 +84,15 @@ class WorkerTimeout(WorkerError):
     """A worker process did not answer in time; the message has its stack if it is available."""
 
 
+class TargetSilent(WorkerError):
+    """The service that an environment depends on does not answer. An environment that raises it ends the run,
+    since every further episode would fail too."""
+
+
+class ResourceRefused(WorkerError):
+    """The system refused a process, a thread or shared memory."""
+
+
 class DiskError(MissionGymError):
     """A necessary write to the disk failed."""
 

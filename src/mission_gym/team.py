@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -96,8 +97,9 @@ class Team:
     def __init__(self, num_helpers: int, name: str) -> None:
         self._shared = shared = _Shared()
         self._num_done = 0  # tasks at the end of the current round
-        for _ in range(num_helpers):
-            threading.Thread(target=shared.help, name=name, daemon=True).start()
+        with suppress(RuntimeError):  # the system refuses a thread: the others take its tasks
+            for _ in range(num_helpers):
+                threading.Thread(target=shared.help, name=name, daemon=True).start()
         self.close: Callable[[], Any] = weakref.finalize(self, shared.close)
 
     def run(self, tasks: Sequence[Callable[[], Result]]) -> list[Result]:

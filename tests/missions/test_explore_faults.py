@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from local_sites import LocalSite, page
-from mission_gym.errors import EnvContractError
+from mission_gym.errors import EnvContractError, TargetSilent
 from mission_gym_missions.explore.aio_env import AsyncExploreEnv
 from mission_gym_missions.explore.env import ExploreEnv
 from mission_gym_missions.explore.fetch import may_connect
@@ -151,15 +151,54 @@ def test_a_site_that_is_gone_ends_the_episode_and_the_next_ones_go_on_when_it_is
             assert info["outcome"] is None
 
 
-def test_a_site_that_never_answered_is_told_as_such():
+BRIEF = {"patience_s": 0.2, "timeout_s": 0.2}
+
+
+@FORMS
+def test_a_site_that_never_answers_ends_the_run(form):
     with LocalSite({}) as site:
         pass
-    with explore(ExploreEnv, site, patience_s=0.2) as env:
+    address = site.url.rstrip("/")
+    with (
+        explore(form, site, **BRIEF) as env,
+        pytest.raises(TargetSilent, match=rf"^the target {address} does not answer: \d+ .* \[base_url\]$"),
+    ):
         env.reset(seed=0)
-        name, health = env.describe_target()
-    assert f"{name}/" == site.url
-    assert health.startswith("does not answer (")
-    assert health.endswith("): episodes end with site_down until it does")
+
+
+@FORMS
+def test_a_site_that_accepts_connections_but_never_answers_ends_the_run(form):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        with explore(form, url, **BRIEF) as env, pytest.raises(TargetSilent, match="as timeout; start it"):
+            env.reset(seed=0)
+
+
+@FORMS
+def test_a_site_that_stays_away_ends_the_run(form):
+    with LocalSite({"/": home("/a"), "/a": page("there")}) as site:
+        env = form(base_url=site.url, targets="/b words", allow_loopback=True, requests_per_s=0, **BRIEF)
+        env.reset(seed=0)
+
+    def play():
+        while True:
+            env.step(FIRST_LINK)
+            env.reset(seed=1)
+
+    with closing(env), pytest.raises(TargetSilent, match="as unreachable; start it"):
+        play()
+
+
+@FORMS
+def test_bodies_that_never_end_are_answers(form):
+    slow = ("/a", "/b", "/c", "/d")
+    replies = {"/": home(*slow)} | dict.fromkeys(slow, Reply(fault="slow_body"))
+    with LocalSite(replies) as site, explore(form, site, **BRIEF) as env:
+        env.reset(seed=0)
+        for _ in range(4):
+            env.step(FIRST_LINK)
+            env.step(BACK)
+        assert env.explorer.failures["timeout"] == 4
 
 
 @FORMS

@@ -87,7 +87,7 @@ def test_a_site_that_is_gone_is_asked_again_with_growing_pauses_until_patience_e
     )
     pauses = [request.seconds for request in requests if isinstance(request, Pause)]
     assert fetched.is_down
-    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2.0])
     assert fetched.num_requests == 1
     assert fetched.num_retries == len(pauses)
     assert sum(pauses) + 0.5 * (len(pauses) + 1) <= 10

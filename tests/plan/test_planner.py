@@ -129,6 +129,12 @@ def test_environments_that_wait_grow_until_a_core_is_full(
     assert found == expected
 
 
+def test_processes_for_environments_that_wait_are_not_limited_by_cores() -> None:
+    """If only processes were requested, many of them share a core."""
+    inputs = replace(OURS, default=RunLayout(WORKERS, 2, 32, 32), open_envs=False)
+    assert choose(facts(machine(2, 16), EnvFacts(20e-3, 0.05), inputs)).layout.num_workers == 32
+
+
 def test_environments_that_wait_grow_until_memory_ends() -> None:
     plan = choose(facts(machine(4, 4), EnvFacts(20e-3, 0.001, memory_bytes=GB // 64), WAITING))
     assert (plan.layout.n_envs, plan.layout.batch_size) == (128, 64)

@@ -125,7 +125,8 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
     assert ways["cpu torch bf16"] == 0.008
     assert isinstance(ways["mps torch float32"], str)  # what torch says without such a device
     fact = next(fact for fact in plan["facts"] if fact["name"] == "learner")
-    assert "torch kernel, bf16, 1 thread; update time per step: cpu torch float32 2e+04 us" in fact["reason"]
+    assert "torch kernel, bf16, 1 thread" in fact["reason"]
+    assert "; update time per step: cpu torch float32 2e+04 us" in fact["reason"]
 
 
 def test_a_short_run_does_not_start_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +151,65 @@ def test_with_only_a_plain_cpu_nothing_is_measured(monkeypatch: pytest.MonkeyPat
     compute = settled().config.compute
     assert (compute.device, compute.kernel, compute.precision) == ("cpu", "torch", "float32")
     assert not setups._measured
+
+
+WIDE = SMALL | {"network_arch": "256,256", "batch_size": 64, "device": "cpu"}
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variable of the user's limits threads, and none were compared yet."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for module in ("plan.setups", "procs.machine"):
+        monkeypatch.setattr(f"mission_gym.{module}.usable_cores", lambda: 8)
+    monkeypatch.setattr(setups, "_at_load", {})
+
+
+def settle_threads(**flags: Any) -> tuple[int, str, list[str]]:
+    """The threads of a config, their source, and the notes."""
+    resolved = resolve("toys:Identity", WIDE | flags)
+    settled, notes = settle(resolved, open_environment(resolved.config, {}))
+    return settled.settled.compute.threads, settled.sources["compute.threads"], notes
+
+
+@pytest.mark.parametrize(
+    ("used", "times", "expected"),
+    [(0.5, {1: 1.0, 8: 9.0}, 8), (7.0, {1: 1.0, 8: 0.5}, 8), (7.0, {1: 1.0, 8: 9.0}, 1)],
+    ids=["quiet", "busy, but faster with all", "busy"],
+)
+@pytest.mark.usefixtures("eight_cores")
+def test_threads_are_compared_on_a_busy_machine(
+    used: float, times: dict[int, float], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setups, "measure_use", lambda seconds: used)
+    monkeypatch.setattr(setups, "_time_product", lambda rows, width, threads: times[threads])
+    threads, source, notes = settle_threads()
+    assert threads == expected
+    cause = "other processes use 7 of 8 cores, and a product of the network takes 1e+03 ms with 1 thread, "
+    assert source.startswith(f"plan: {cause}" if expected == 1 else "plan")
+    note = f"1 thread for the learner: {cause}9e+03 ms with 8; --threads 8 uses more"
+    assert (note in notes) == (expected == 1)
+    assert settle_threads(threads=8)[0] == 8  # explicit
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_threads_are_limited_by_the_variables_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setups, "measure_use", lambda seconds: 0.0)
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert settle_threads()[0] == 2
+    assert settle_threads(threads=3)[0] == 3
+    resolved = resolve("toys:Identity", WIDE)
+    environment = open_environment(resolved.config, {})
+    config = settle(resolved, environment)[0].settled
+    assert "2 threads (at most 2 by OMP_NUM_THREADS)" in setups.describe_setup(config, environment.spec)
+
+
+def test_a_product_is_timed_with_the_threads_of_before() -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    assert setups._time_product(8, 8, before + 1) > 0.0
+    assert torch.get_num_threads() == before
 
 
 def test_values_that_exclude_each_other_are_refused() -> None:

@@ -250,6 +250,17 @@ def first_update(flags: dict[str, Any], folder: Path) -> RunDir:
     return session.run
 
 
+@pytest.mark.parametrize(("others", "threads"), [(0.0, 2), (1.5, 1)])
+def test_threads_of_a_kept_plan_are_left_out_on_a_busy_machine(
+    others: float, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A variable limits them to one in tests, so the rule gives one."""
+    monkeypatch.setattr("mission_gym.plan.tuner.measure_others", lambda: others)
+    keep({}, values=ENTRY["values"] | {"compute.threads": 2})
+    run = first_update({}, tmp_path)
+    assert read_config(run.config_yaml).config.compute.threads == threads
+
+
 def test_a_kept_plan_is_applied_stored_and_left_alone_by_resume(tmp_path: Path) -> None:
     key = keep({})
     run = first_update({}, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import pickle
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from mission_gym.errors import WorkerDied, WorkerError, WorkerTimeout
+from mission_gym.errors import ResourceRefused, WorkerDied, WorkerError, WorkerTimeout
 from mission_gym.procs import BoundedLog, Child, Link, Region, memory, pipes, wait_for_replies
 from mission_gym.procs import start as start_room
 from timeouts import LONG_S
@@ -257,6 +258,31 @@ def test_too_little_memory_is_refused_with_the_numbers(monkeypatch: pytest.Monke
     ):
         Region(100_000_000)
     Region(60_000_000).close()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="has no memory files")
+def test_refused_memory_files_are_replaced_by_temporary_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> int:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    region = Region(1000)
+    assert region.carver()((10,), "float32").tolist() == [0.0] * 10
+    region.close()
+    monkeypatch.setattr(memory.tempfile, "tempdir", "/nowhere")
+    with pytest.raises(ResourceRefused, match=r"the system refuses shared memory \(.*TMPDIR$"):
+        Region(1000)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mount namespaces")
+def test_a_small_temporary_folder_is_refused_with_the_numbers(tmp_path: Path) -> None:
+    code = "import os, tempfile; del os.memfd_create; from mission_gym.procs import Region; Region(10**7)"
+    mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}"
+    command = f"{mount} && TMPDIR={tmp_path} {sys.executable} -c {code!r}"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command], capture_output=True, text=True)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip("not allowed to mount")
+    assert "ResourceRefused: 10 MB of shared memory are not available ([Errno 28] No space" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="mount namespaces")

@@ -1,11 +1,13 @@
 """Machines that are not here, as the files of their systems describe them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from mission_gym.procs.machine import (
     count_physical,
+    count_threads,
     count_usable,
     find_efficiency_cores,
     parse_cpu_list,
@@ -14,6 +16,8 @@ from mission_gym.procs.machine import (
     read_machine,
     read_memory_limit,
     read_nvidia,
+    read_thread_cap,
+    set_thread_caps,
     usable_cores,
 )
 
@@ -130,3 +134,30 @@ def test_a_share_of_the_cores_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for given in ("", "0", "many"):
         monkeypatch.setenv("MISSION_GYM_CORES", given)
         assert usable_cores() == read_machine().usable_cores >= 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, None),
+        ({"OMP_NUM_THREADS": "1"}, (1, "OMP_NUM_THREADS")),
+        ({"OMP_NUM_THREADS": "4,2", "MKL_NUM_THREADS": "3"}, (3, "MKL_NUM_THREADS")),
+        ({"OMP_NUM_THREADS": "many", "MKL_NUM_THREADS": "0"}, None),
+        ({"OPENBLAS_NUM_THREADS": "1"}, None),
+    ],
+)
+def test_thread_caps_are_those_of_the_user(
+    given: dict[str, str], expected: tuple[int, str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MISSION_GYM_OWN_CAPS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in given.items():
+        monkeypatch.setenv(name, text)
+    with monkeypatch.context() as undo:  # as the command line does, and a process that it starts again
+        undo.setattr(os, "environ", dict(os.environ))
+        for _ in range(2):
+            set_thread_caps()
+            assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+            assert read_thread_cap() == expected
+    assert read_thread_cap() == expected
+    assert count_threads() == min(usable_cores(), expected[0] if expected else usable_cores())

@@ -149,7 +149,9 @@ CASES = {
         SAC | {"prioritized": True, "n_step": 3, "num_quantiles": 3, "policy_delay": 2},
         (40, 61),
     ),
-    "sac, overlap, workers": Case("Pendulum-v1", SAC | OVERLAP | WORKERS | BY_TWO, (40, 61), like=SAC | OVERLAP | BY_TWO),
+    "sac, overlap, workers": Case(
+        "Pendulum-v1", SAC | OVERLAP | WORKERS | BY_TWO, (40, 61), like=SAC | OVERLAP | BY_TWO
+    ),
     "dqn, text": Case("observation_toys:Shown", DQN | {"env_kwargs": {"form": "words"}}, (60,)),
     "dqn, sequences": Case(
         "observation_toys:Shown", DQN | {"env_kwargs": {"form": "list"}, "max_sequence": 6}, (60,)

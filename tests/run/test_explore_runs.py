@@ -6,19 +6,31 @@ import json
 import os
 import re
 import signal
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from local_sites import LocalSite, page
 from mission_gym.cli.main import main
+from mission_gym.errors import TargetSilent
 from mission_gym.procs import companions
+from mission_gym.run.config import resolve
+from mission_gym.run.settle import prepare_run
 from mission_gym.store.rundir import RunDir
 from mission_gym_missions import EXPLORE_ID
-from runs import start, train
+from runs import DQN, PPO, start, train
 from timeouts import scale_timeout
 
 TINY = {"num_pages": 60, "latency_ms": 0, "jitter_ms": 0}
-SHORT = {"env_kwargs": TINY, "overlap": "off", "vector": "aio", "eval_freq": 0, "eval_episodes": None}
+SHORT: dict[str, Any] = {
+    "env_kwargs": TINY,
+    "overlap": "off",
+    "vector": "aio",
+    "eval_freq": 0,
+    "eval_episodes": None,
+}
 
 
 def find_servers() -> list[int]:
@@ -53,6 +65,58 @@ def test_a_server_that_is_killed_costs_episodes_and_none_is_left(tmp_path: Path)
     assert "site_down" in run.monitor_csv.read_text()
     del session, updates  # who held it
     assert not find_servers()
+
+
+def own_site(site: LocalSite) -> dict[str, Any]:
+    own = {"base_url": site.url, "targets": "/b words", "allow_loopback": True, "requests_per_s": 0}
+    return SHORT | {"env_kwargs": own | {"patience_s": 0.5, "timeout_s": 0.5}}
+
+
+@pytest.mark.parametrize("backend", ["aio", "threads", "workers", "serial"])
+def test_a_target_that_dies_ends_the_run(backend: str, tmp_path: Path) -> None:
+    site = LocalSite({"/": page("home", "/a"), "/a": page("there", "/c")})
+    running = ExitStack()
+    running.enter_context(site)
+    with running, start(tmp_path, EXPLORE_ID, **own_site(site) | {"vector": backend}) as session:
+        updates = session.updates()
+        next(updates)
+        running.close()
+        with pytest.raises(TargetSilent, match=f"^the target {site.url[:-1]} does not answer: "):
+            list(updates)
+        status = session.run.read_status()
+    assert status["state"] == "failed"
+    assert status["verdict"]["bound"] == "target"
+    assert status["verdict"]["evidence"].startswith(f"the target {site.url[:-1]} does not answer: ")
+    assert status["verdict"]["advice"][0].endswith(f"`mission-gym resume {session.run.name}`")
+
+
+def test_a_target_that_is_down_is_refused_before_there_is_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with LocalSite({}) as site:
+        pass
+    given = [f"{name}={value}" for name, value in own_site(site)["env_kwargs"].items()]
+    asked = ["train", EXPLORE_ID, "--runs-dir", str(tmp_path / "runs"), "--env-kwargs", *given]
+    assert main(asked) == 3
+    assert f"the target {site.url[:-1]} does not answer: " in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"algo": "dqn", "prioritized": True, "vector": None}, ("aio", 1)),
+        ({"vector": "workers", "n_envs": 16}, ("workers", 16)),
+        ({"vector": "workers", "n_envs": 16, "num_workers": 3}, ("workers", 3)),
+    ],
+)
+def test_environments_that_wait_get_an_event_loop_or_a_process_each(
+    flags: dict[str, Any], expected: tuple[str, int], tmp_path: Path
+) -> None:
+    base = (DQN if "algo" in flags else PPO) | SHORT | {"runs_dir": str(tmp_path)} | flags
+    resolved = resolve(EXPLORE_ID, {name: value for name, value in base.items() if value is not None})
+    vector = prepare_run(resolved, None, lambda text: None).resolved.settled.vector
+    assert (vector.vector, vector.num_workers) == expected
 
 
 def test_a_film_of_a_run(tmp_path: Path, straight: RunDir) -> None:

@@ -174,6 +174,16 @@ def test_others_that_took_the_machine_are_told_of() -> None:
     assert "beside" not in verdict(ENV, {"machine/cpu": 1.0}).evidence
 
 
+def test_threads_that_wait_for_busy_cores_are_advised_against() -> None:
+    crowded = MACHINE | {"machine/cpu": 1.0, "machine/own_cores": 1.5}
+    found = verdict(UPDATE, crowded, threads=4)
+    assert found.advice[1] == "--threads 1: the learner's 4 threads wait for each other on busy cores"
+    for times, machine, threads in ((UPDATE, MACHINE, 4), (UPDATE, crowded, 1), (ENV, crowded, 4)):
+        assert not any(
+            each.startswith("--threads") for each in verdict(times, machine, threads=threads).advice
+        )
+
+
 def test_full_memory_comes_first() -> None:
     found = verdict(ENV, {"machine/memory_use_max": 0.97, "machine/memory_bytes_max": 12e9})
     assert found.bound == "memory"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -212,3 +213,13 @@ def report_modules(link: Any, setup: Any) -> None:
 
     assert mission_gym.rollout.worker
     link.send([name for name in ("torch", "tensorboardX", "pydantic") if name in sys.modules])
+
+
+def no_threads() -> Hazard:
+    """An environment in whose process no further thread can start."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    threading.Thread.start = refuse  # type: ignore[method-assign]
+    return Hazard()

@@ -59,9 +59,6 @@ _HELP_FOOT = """mission-gym COMMAND --help lists the flags of a command; --versi
 RUN is a run's name, a unique prefix of it, its path, or `latest`. RUN@STEP, RUN@best and
 RUN@last select a checkpoint."""
 
-# BLAS threads slow down NumPy on the small batches of acting. The learner sets torch's threads itself. The
-# libraries read these variables when they are loaded.
-_THREAD_CAPS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _CLOSED = (errno.EPIPE, errno.EIO)  # the pipe or terminal of stdout was closed
 
 
@@ -92,8 +89,10 @@ def _run(args: list[str]) -> int:
         known = ", ".join(COMMANDS)
         return _fail(f"{name!r} is not a command{nearest(name, COMMANDS)}; the commands are {known}", 2)
     is_doctor = name == "doctor"  # checks the user's variables, and packages before they are loaded
-    for variable in () if is_doctor else _THREAD_CAPS:
-        os.environ.setdefault(variable, "1")
+    if not is_doctor:
+        from mission_gym.procs.machine import set_thread_caps
+
+        set_thread_caps()
     command = COMMANDS[name]
     try:
         os.getcwd()  # without a current folder, some libraries end the process

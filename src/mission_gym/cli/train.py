@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -129,11 +129,13 @@ def compile_in_background(env_id: str, *, algo: str | None = None) -> Callable[[
         "learner": load_algorithm(algo).compiled if algo else None,
     }
     thread = threading.Thread(target=_compile, args=(modules,), daemon=True)
-    thread.start()
+    with suppress(RuntimeError):  # the system refuses a thread: compiled at the first use
+        thread.start()
 
     def wait() -> None:
         importlib.import_module("mission_gym.policy.torch_forms")  # torch takes seconds to load
-        thread.join()  # a plan must not measure the compiler
+        if thread.ident is not None:
+            thread.join()  # a plan must not measure the compiler
 
     return wait
 
@@ -143,7 +145,8 @@ def _compile(modules: dict[str, str | None]) -> None:
         if path:
             module = importlib.import_module(path)
             timer = threading.Timer(_PATIENCE_S, _report_compiling, (name, module))
-            timer.start()
+            with suppress(RuntimeError):  # the system refuses a thread
+                timer.start()
             try:
                 module.compile_kernels()
             finally:

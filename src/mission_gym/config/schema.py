@@ -148,7 +148,9 @@ class ComputeSection(Section):
         "auto",
         description="Device of the learner; cuda:1 is the second GPU. auto: the fastest in a measurement.",
     )
-    threads: FromOneOrAuto = Field("auto", description="CPU threads of the learner.")
+    threads: FromOneOrAuto = Field(
+        "auto", description="CPU threads of the learner; auto respects OMP_NUM_THREADS and MKL_NUM_THREADS."
+    )
     acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Form of the policy that acts.")
     acting_rows: FromOneOrAuto = Field(
         "auto", description="Environments per call of the policy; changes the random numbers of a run."

@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 from greenlet import getcurrent, greenlet
 
+from mission_gym.procs.start import explain_refusal
+
 _PUNCTUAL_S = 0.1  # later timers may be late
 _MOST_FILES = 1024  # descriptors that `select` supports
 _SHORTEST_S = 0.0003  # of a wait; everything that is due meanwhile is done together
@@ -66,7 +68,8 @@ class EventLoop:
         self.loop = _make_loop()
         self.pid = os.getpid()
         self.thread = threading.Thread(target=self._run, name="event loop", daemon=True)
-        self.thread.start()
+        with explain_refusal():
+            self.thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -34,7 +34,7 @@ from mission_gym.env.masks import fit_masks
 from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import Space, action_spec, array_action_spec, array_leaf_specs
 from mission_gym.env.user_code import OLD_API, describe_user_error, is_old_gym
-from mission_gym.errors import EnvContractError, describe
+from mission_gym.errors import EnvContractError, TargetSilent, describe
 
 MASK_KEY = "action_mask"
 MASK_METHOD = "action_masks"
@@ -138,6 +138,8 @@ def _spaces(env: Env) -> tuple[Space, Space]:
 def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
     try:
         result = env.reset(seed=0)
+    except TargetSilent:
+        raise
     except Exception as error:  # border: the user's reset
         # The old API had seed() instead of a seed in reset().
         hint = f"; {OLD_API}" if "unexpected keyword argument 'seed'" in str(error) else ""

@@ -34,7 +34,14 @@ from mission_gym.env.resume import (
 from mission_gym.env.spaces import make_action_decoder
 from mission_gym.env.stages import Staging
 from mission_gym.env.user_code import OLD_API
-from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, UsageError, describe
+from mission_gym.errors import (
+    EnvContractError,
+    EnvFailure,
+    MissionGymError,
+    TargetSilent,
+    UsageError,
+    describe,
+)
 
 MAX_REPLAY_STEPS = 200_000
 UNTIMED = 15  # one step of 16 is timed: reading the clock takes as long as a cheap step
@@ -136,6 +143,8 @@ class EnvSlot:
             options = self._enter(self._staging.choose(self.seed) if stage is None else stage)
         try:
             result = self.env.reset(seed=self.seed, options=options)
+        except TargetSilent:
+            raise
         except Exception as error:  # border: the user's reset
             raise self._failure(f"reset() raised {describe(error)}") from error
         if not isinstance(result, tuple) or len(result) != 2:
@@ -169,7 +178,7 @@ class EnvSlot:
         start = 0.0 if steps & UNTIMED else perf_counter()
         try:
             result = self._step(action)
-        except EnvContractError:  # from one of our wrappers: the next episode would raise it too
+        except (EnvContractError, TargetSilent):  # the next episode would raise it too
             raise
         except Exception as error:  # border: the user's step
             shown = action.item() if isinstance(action, np.generic) else action

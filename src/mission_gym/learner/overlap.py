@@ -78,7 +78,12 @@ def _filling(
         yield filling
         return
     thread = threading.Thread(target=fill, name="collector", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the system refuses a thread: the block is filled before the update
+        fill()
+        yield filling
+        return
     try:
         yield filling
     except BaseException as error:

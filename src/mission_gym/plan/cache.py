@@ -12,7 +12,7 @@ from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec
 from mission_gym.errors import DiskError, RunStateError
 from mission_gym.procs import read_machine
-from mission_gym.procs.machine import versions
+from mission_gym.procs.machine import count_threads, versions
 from mission_gym.ray.cluster import find_cluster
 from mission_gym.store.files import disk_errors, read_json, to_json, user_folder, write_json
 
@@ -91,6 +91,7 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
         },
     )
     fields["max_rollout"] = find_max_rollout(config)
+    fields["most_threads"] = count_threads()
     fields["learning"] = config.algorithm.model_dump(mode="json", include=set(config.algorithm.COSTS))
     cluster = find_cluster()
     lent = [] if cluster is None else [f"{node.num_cpus} CPUs" for node in cluster.nodes()]

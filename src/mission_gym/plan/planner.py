@@ -8,7 +8,7 @@ minibatches keep their size. The cost model is coarse: it ranks untried layouts,
 
 from __future__ import annotations
 
-from math import exp, log, log2, sqrt
+from math import ceil, exp, log, log2, sqrt
 from statistics import fmean
 from typing import Any
 
@@ -16,7 +16,7 @@ from mission_gym.errors import ConfigError
 from mission_gym.plan.facts import Choice, PlanFacts, RunLayout, UpdateCost
 from mission_gym.plan.memory import explain_misfit, fits, predict_memory
 from mission_gym.procs import MachineFacts
-from mission_gym.vector.record import Backend
+from mission_gym.vector.record import MOST_PROCESSES, Backend
 
 KNEE = 0.95  # of the best rate: the smallest number of environments that reaches it is chosen
 MARGIN = 1.1  # a choice must be this much faster than the default
@@ -337,7 +337,9 @@ def _list_workers(facts: PlanFacts, backend: Backend, n_envs: int) -> list[int]:
         return [n_envs]
     most = cores
     if env.waits and not backend.for_waiting:
-        most = max(cores, min(4 * cores, int(cores / max(env.cpu_share, 0.05))))
+        # Many processes only if no backend waits in one.
+        limit = 4 * cores if any(each.for_waiting for each in facts.inputs.backends) else MOST_PROCESSES
+        most = max(cores, min(limit, ceil(cores / max(env.cpu_share, 1e-3))))
     most = min(most, n_envs)
     wanted = {_count_fast(facts.machine), cores, most, *(1 << power for power in range(most.bit_length()))}
     return sorted(number for number in wanted if number <= most)

@@ -6,6 +6,8 @@ timed, once per process, and the printed plan shows the times.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +20,7 @@ from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.cache import make_key, read_plan, write_plan
 from mission_gym.policy.image_layers import count_work
 from mission_gym.procs import read_machine, usable_cores
-from mission_gym.procs.machine import versions
+from mission_gym.procs.machine import count_threads, measure_use, read_thread_cap, versions
 from mission_gym.vector.record import Backend
 
 # Another setup than the first must be this much faster: times are noisy, and the first is the simplest.
@@ -29,6 +31,8 @@ _GAIN = 1.1
 _WORK_FOR_THREADS, _WORK_FOR_TORCH_THREADS = 2_500_000, 25_000_000
 # Width of a layer on a CPU: calls dominate narrower products, and the first bf16 product takes a second.
 _BF16_WIDTH = 256
+_LOAD_S, _LOADED = 0.1, 0.25  # time to look at the cores; the share of them that makes the machine busy
+_LOAD_LASTS_S, _PRODUCTS_S, _MOST_ROWS = 60.0, 0.15, 1024
 _MIN_STEPS_FOR_GPU = 20_000  # a shorter run ends before CUDA has started and was measured
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of x86 and ARM
@@ -45,6 +49,7 @@ class LearnerSetup(NamedTuple):
         return " ".join(self)
 
 
+_at_load: dict[tuple[int, int, int], tuple[float, str]] = {}  # when threads were compared, and the result
 Measured = float | str  # seconds of learning per transition, or the error
 _measured: dict[tuple[Any, ...], dict[LearnerSetup, Measured]] = {}  # by everything that an update depends on
 
@@ -128,7 +133,8 @@ def list_threaded(
 
 
 def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, has_compiled_form: bool) -> int:
-    """One thread for small networks, all usable cores for large ones."""
+    """One thread for small networks; for large ones all usable cores, or as many as the user's environment
+    variables allow."""
     wide = sum(leaf.num_features for leaf in spec.leaves if leaf.kind == "text" or leaf.open_ended)
     widths = (64 + wide, *config.policy.network_arch)
     work = 2 * sum(a * b for a, b in pairwise(widths))
@@ -137,9 +143,60 @@ def choose_threads(config: Config, spec: EnvSpec, algorithm: Algorithm, has_comp
         has_compiled_form and algorithm.compiled_kernel_has_threads and config.compute.kernel != "torch"
     )
     enough = _WORK_FOR_THREADS if is_threaded else _WORK_FOR_TORCH_THREADS
+    return count_threads() if work * _batch_of(config) >= enough else 1
+
+
+def _batch_of(config: Config) -> int:
+    """The batch size, after the rules between fields were applied."""
     batch = config.algorithm.batch_size
-    assert isinstance(batch, int)  # the rules between fields have been applied
-    return usable_cores() if work * batch >= enough else 1
+    assert isinstance(batch, int)
+    return batch
+
+
+def measure_others() -> float:
+    """Cores that other processes use now; 0 if they use little."""
+    used = measure_use(_LOAD_S)
+    return used if used >= _LOADED * usable_cores() else 0.0
+
+
+def prefer_one_thread(config: Config, threads: int) -> str:
+    """Why one thread learns faster than several at the present load; empty if it does not.
+
+    Threads wait for each other after every product, so the products of this network are compared. The answer
+    holds for a minute, since planning settles many configs.
+    """
+    shape = min(_batch_of(config), _MOST_ROWS), max(config.policy.network_arch)
+    since, cause = _at_load.get((*shape, threads), (-math.inf, ""))
+    if time.monotonic() - since < _LOAD_LASTS_S:
+        return cause
+    cause = ""
+    if others := measure_others():
+        one_s, several_s = (_time_product(*shape, count) for count in (1, threads))
+        if one_s < several_s:
+            cause = (
+                f"other processes use {others:.2g} of {usable_cores()} cores, and a product of the network"
+                f" takes {1e3 * one_s:.2g} ms with 1 thread, {1e3 * several_s:.2g} ms with {threads}"
+            )
+    _at_load[(*shape, threads)] = time.monotonic(), cause
+    return cause
+
+
+def _time_product(num_rows: int, width: int, threads: int) -> float:
+    """Mean seconds of a product of a layer with so many threads, after a first one."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        inputs, weights = torch.ones(num_rows, width), torch.ones(width, width)
+        _ = inputs @ weights  # starts the threads
+        num, begun = 0, time.perf_counter()
+        while (elapsed := time.perf_counter() - begun) < _PRODUCTS_S or not num:
+            _ = inputs @ weights
+            num += 1
+        return elapsed / num
+    finally:
+        torch.set_num_threads(before)
 
 
 def choose_setup(
@@ -204,6 +261,9 @@ def describe_setup(config: Settled, spec: EnvSpec) -> str:
     if compute.device.startswith("cuda") and precision == "float32" and has_tf32(compute.device):
         precision = "TF32"
     threads = "1 thread" if compute.threads == 1 else f"{compute.threads} threads"
+    cap = read_thread_cap()
+    if cap is not None and compute.threads == cap[0] < usable_cores():
+        threads += f" (at most {cap[0]} by {cap[1]})"
     times = [
         f"{setup} failed: {taken}" if isinstance(taken, str) else f"{setup} {1e6 * taken:.3g} us"
         for setup, taken in find_measured(config, spec).items()

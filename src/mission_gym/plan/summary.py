@@ -48,7 +48,7 @@ def make_plan(
     duration, source = _duration(total / costs.fps), "as tuned" if reasons else "just measured"
     facts = [
         Fact("environment", config.env.env_id, describe_spaces(spec)),
-        Fact("environments", f"{config.vector.n_envs}", _describe_backend(config, backend)),
+        Fact("environments", f"{config.vector.n_envs}", backend.describe(config.vector.num_workers)),
         *([Fact("target", *spec.target)] if spec.target else []),
         *_describe_agents(config, spec),
         *_describe_curriculum(config),
@@ -109,11 +109,6 @@ def judge_preset(
         f" --preset {fitting[-1] if fitting else 'fast'}"
         + (f", or no preset: about {without:,.0f} steps/s" if without else "")
     ]
-
-
-def _describe_backend(config: Settled, backend: Backend) -> str:
-    workers = backend.name_workers(config.vector.num_workers)
-    return f"{backend.name} backend{workers and f', {workers}'}"
 
 
 def _describe_rollout(config: Settled) -> str:

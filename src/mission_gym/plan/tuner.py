@@ -21,7 +21,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import DEFAULT_ENVS, fix_num_envs
 from mission_gym.config.schema import Config, Settled
 from mission_gym.env.pace import time_steps
-from mission_gym.errors import ConfigError, DeviceMemoryError, MissionGymError
+from mission_gym.errors import ConfigError, DeviceMemoryError, MissionGymError, TargetSilent
 from mission_gym.plan.cache import (
     apply_plan,
     find_max_rollout,
@@ -52,7 +52,14 @@ from mission_gym.plan.planner import (
     shortlist,
     show_time,
 )
-from mission_gym.plan.setups import LearnerSetup, choose_overlap, device_exists, list_threaded
+from mission_gym.plan.setups import (
+    LearnerSetup,
+    choose_overlap,
+    device_exists,
+    list_threaded,
+    measure_others,
+)
+from mission_gym.procs.machine import count_threads
 
 Say = Callable[[str], None]
 RUN_SHARE = 0.05  # of a run's predicted time, for tuning it
@@ -107,12 +114,15 @@ def tune_run(builder: Builder, resolved: Resolved, say: Say) -> Tuned:
             say(f"the cached plan is for {device}, which is not available; measuring again")
         try:
             entry = Tuner(builder, resolved, budget_s, say, entry).run()
-        except ConfigError:
+        except (ConfigError, TargetSilent):
             raise
         except MissionGymError as error:  # the run itself handles failures and reports them
             return Tuned(default, notes=(f"not tuned: {str(error).splitlines()[0]}",))
         write_plan(key, entry)
         say(f"tuned in {entry['spent_s']:.1f} s of {budget_s:.1f}")
+    elif entry["values"].get("compute.threads", 1) > 1 and measure_others():
+        # It was measured at another load; the run times its threads again.
+        entry = entry | {"values": entry["values"] | {"compute.threads": "auto"}}
     notes = tuple(f"planned: {change}" for change in entry["changes"])
     return Tuned(apply_plan(default, entry["values"]), key, entry, notes)
 
@@ -205,9 +215,9 @@ class Tuner:
             return self._measure()
 
     def _measure(self) -> dict[str, Any]:
-        given, cores = self._resolved.config, self._machine.usable_cores
+        given = self._resolved.config
         first, *others = list_threaded(
-            given, self._default, self._builder.algorithm, self._builder.spec, cores
+            given, self._default, self._builder.algorithm, self._builder.spec, count_threads()
         )
         facts = self._measure_facts(*first)
         for layout in shortlist(facts, 2):

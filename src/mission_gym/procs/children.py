@@ -14,12 +14,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from mission_gym.errors import UsageError, WorkerDied, WorkerError, WorkerTimeout, describe
+from mission_gym.errors import (
+    ResourceRefused,
+    UsageError,
+    WorkerDied,
+    WorkerError,
+    WorkerTimeout,
+    describe,
+)
 from mission_gym.procs.commands import end_process
 from mission_gym.procs.link import HEADER, STACK_SIGNAL
 from mission_gym.procs.memory import Region
 from mission_gym.procs.pipes import Pipes, make_pipes, wait_for_pipes
-from mission_gym.procs.start import start_process
+from mission_gym.procs.start import explain_refusal, make_refusal, start_process
 
 _TAIL_BYTES = 16_384
 _POLL_S = 0.25  # until the end of a child is noticed whose pipe is held open
@@ -35,14 +42,21 @@ class Child:
     ) -> None:
         self._regions = regions
         handles = [region.handle for region in regions if isinstance(region.handle, int)]
-        self._process = start_process(target, handles)
+        with explain_refusal():
+            self._process = start_process(target, handles)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self.pid = self._process.pid  # until the child, which may be below a subreaper, reports its own
         self._knows_pid = False
         self.pipes: Pipes = make_pipes(self._process.stdin.fileno(), self._process.stdout.fileno())
         self._buffer = bytearray()
-        self._output = OutputReader(self._process.stderr, self.pid, on_output, _TAIL_BYTES)
+        try:
+            with explain_refusal():
+                self._output = OutputReader(self._process.stderr, self.pid, on_output, _TAIL_BYTES)
+        except ResourceRefused:
+            self.pipes.close()
+            end_process(self._process, 0.0)
+            raise
         if setup is not LATER:
             self.begin(setup)
 
@@ -61,7 +75,8 @@ class Child:
             raise self._died() from error
 
     def take(self) -> list[Any]:
-        """Return the replies that have arrived; WorkerDied after the last one of a child that ended."""
+        """Return the replies that have arrived; after the last one of a child that ended, WorkerDied, or
+        ResourceRefused if it could not start."""
         chunk, ended = self.pipes.read()
         self._buffer += chunk
         replies = []
@@ -97,8 +112,12 @@ class Child:
         """Return whether the process has ended; its own children may still hold its pipe open."""
         return self._process.poll() is not None
 
-    def _died(self) -> WorkerDied:
-        return WorkerDied(f"the worker process {self.pid} {self.describe_end()}")
+    def _died(self) -> WorkerDied | ResourceRefused:
+        end = self.describe_end()
+        refusal: OSError | None = getattr(self._process, "refusal", None)
+        if refusal is not None:
+            return make_refusal(refusal)
+        return WorkerDied(f"the worker process {self.pid} {end}")
 
     def describe_end(self) -> str:
         """Describe how the process ended: `was killed by SIGSEGV`, `ended with code 3`."""

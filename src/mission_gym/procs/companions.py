@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mission_gym.errors import MissionGymError, WorkerDied, WorkerTimeout
 from mission_gym.names import make_importable
+from mission_gym.procs.start import explain_refusal
 
 if TYPE_CHECKING:  # every worker imports this module, and starts nothing
     from mission_gym.procs.children import Child
@@ -92,7 +93,8 @@ class _CompanionProcess:
         self._lock = threading.Lock()  # around starting and ending
         self.child, self.kwargs = _start(companion, None)
         thread = threading.Thread(target=self._restart, name=f"restarts {companion.target}", daemon=True)
-        thread.start()
+        with explain_refusal():
+            thread.start()
 
     def end(self) -> None:
         if os.getpid() != self._pid:  # a forked copy must not end it

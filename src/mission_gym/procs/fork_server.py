@@ -54,7 +54,12 @@ def serve_forks(fd: int, parent: int, path: list[str]) -> NoReturn:
         control, *regions = fds[3:]
         gc.freeze()  # otherwise each child's first collection copies every page
         is_single_threaded = len(os.listdir("/proc/self/task")) == 1
-        if not os.fork():
+        try:
+            is_child = not os.fork()
+        except OSError as error:
+            subreaper.report(control, -(error.errno or 1))
+            is_child = False
+        if is_child:
             for end in (requests.detach(), *ends):
                 os.close(end)
             _become_child(target, path, parent, control, regions, is_single_threaded)

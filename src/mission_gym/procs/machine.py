@@ -29,6 +29,8 @@ THREAD_VARIABLES = (
     "GOMP_CPU_AFFINITY",
     "KMP_AFFINITY",
 )
+_USER_CAPS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # also limit the learner's threads, if the user set them
+_OWN_CAPS = "MISSION_GYM_OWN_CAPS"  # environment variable: names of those that we have set
 CORES = "MISSION_GYM_CORES"  # environment variable: number of cores granted to this process
 _PACKAGES = ("mission-gym", "numpy", "torch", "gymnasium", "numba", "scipy")
 _ROOT = Path("/")
@@ -146,6 +148,37 @@ def read_share() -> int | None:
     """Return the cores that our scheduler granted to this process; None for all."""
     granted = os.environ.get(CORES, "")
     return int(granted) if granted.isdigit() and int(granted) else None
+
+
+def set_thread_caps() -> None:
+    """Give libraries one thread, unless the user gave a number: BLAS threads slow down NumPy on the small
+    batches of acting, and the learner sets torch's threads itself. Call it before libraries are loaded."""
+    own = [name for name in (*_USER_CAPS, "OPENBLAS_NUM_THREADS") if name not in os.environ]
+    os.environ.update(dict.fromkeys(own, "1"))
+    os.environ[_OWN_CAPS] = ",".join([*own, os.environ.get(_OWN_CAPS, "")])
+
+
+def read_thread_cap() -> tuple[int, str] | None:
+    """Return the fewest threads that the user's environment variables allow, and the variable; None without a
+    limit."""
+    own = os.environ.get(_OWN_CAPS, "").split(",")
+    texts = {name: os.environ.get(name, "").split(",")[0] for name in _USER_CAPS if name not in own}
+    caps = [(int(text), name) for name, text in texts.items() if text.isdigit() and int(text)]
+    return min(caps, key=lambda cap: cap[0], default=None)
+
+
+def count_threads() -> int:
+    """Return the most threads for the learner: the usable cores, limited by the user's variables."""
+    cap = read_thread_cap()
+    return usable_cores() if cap is None else min(usable_cores(), cap[0])
+
+
+def measure_use(seconds: float) -> float:
+    """Return how many of the usable cores all processes use; this process sleeps meanwhile."""
+    import psutil
+
+    shares = psutil.cpu_percent(seconds, percpu=True)
+    return sum(shares[core] for core in _allowed_cores() if core < len(shares)) / 100.0
 
 
 def read_memory_limit(root: Path = _ROOT) -> tuple[int | None, int | None]:

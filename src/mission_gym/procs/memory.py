@@ -8,9 +8,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from mission_gym.errors import WorkerError
+from mission_gym.errors import ResourceRefused
 from mission_gym.procs.machine import free_memory_bytes
 
 if TYPE_CHECKING:
@@ -32,7 +33,13 @@ class Region:
         if sys.platform == "win32":
             self.handle: int | str = handle or f"mission-gym-{os.urandom(16).hex()}"
         else:
-            self._owned = self.handle = _make_memory_file() if handle is None else int(handle)
+            try:
+                self._owned = self.handle = _make_memory_file() if handle is None else int(handle)
+            except OSError as error:
+                raise ResourceRefused(
+                    f"the system refuses shared memory ({error}); free space in {tempfile.gettempdir()}, or "
+                    "name another folder in TMPDIR"
+                ) from error
         if size:
             self.grow(size)
 
@@ -48,7 +55,7 @@ class Region:
             self._memory = mmap.mmap(int(self.handle), size)
         except OSError as error:
             self.close()
-            raise WorkerError(
+            raise ResourceRefused(
                 f"{size / 1e6:.0f} MB of shared memory are not available ({error}); free memory, or use "
                 "fewer environments or steps per environment [--n-envs, --n-steps-per-env]"
             ) from error
@@ -86,7 +93,8 @@ class Carver:
 
 def _make_memory_file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("mission-gym")
+        with suppress(OSError):  # some sandboxes refuse it
+            return os.memfd_create("mission-gym")
     fd, path = tempfile.mkstemp(prefix="mission-gym-")
     os.unlink(path)
     return fd

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mission_gym.errors import ResourceRefused
 from mission_gym.names import read_path
 from mission_gym.procs import subreaper
 
@@ -40,13 +41,29 @@ def start_process(target: str, regions: Sequence[int]) -> subprocess.Popen[bytes
 
 
 @contextlib.contextmanager
+def explain_refusal() -> Iterator[None]:
+    """Raise ResourceRefused if the system refuses a process, a thread or a pipe in the `with` block."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: of threads
+        raise make_refusal(error) from error
+
+
+def make_refusal(error: Exception) -> ResourceRefused:
+    """The error for a process or thread that the system refuses."""
+    remedy = "end other processes, or raise the limits (ulimit -u, ulimit -n)"
+    return ResourceRefused(f"the system refuses another process or thread ({error}); {remedy}")
+
+
+@contextlib.contextmanager
 def hold_fork_server(target: str | None) -> Iterator[None]:
     """Start importing the code of future children, and keep it between one child and the next. None: do
     nothing."""
     if target is None or not FORKS:
         yield
         return
-    server = _request_fork(target, [])
+    with explain_refusal():
+        server = _request_fork(target, [])
     try:
         yield
     finally:
@@ -62,12 +79,18 @@ class ForkedProcess:
 
     def __init__(self, target: str, regions: Sequence[int]) -> None:
         self.returncode: int | None = None
+        self.refusal: OSError | None = None  # why there is no process
         self._received = b""
         self._control, far = socket.socketpair()
         (commands, self.stdin), (self.stdout, replies), (self.stderr, output) = _pipe(), _pipe(), _pipe()
         with far, commands, replies, output:
             given = [end.fileno() for end in (commands, replies, output, far)]
-            self._server = _request_fork(target, [*given, *regions])
+            try:
+                self._server = _request_fork(target, [*given, *regions])
+            except OSError:
+                for end in (self._control, self.stdin, self.stdout, self.stderr):
+                    end.close()
+                raise
         self.pid = self._server.process.pid  # until the child reports its own
 
     def poll(self) -> int | None:
@@ -98,6 +121,8 @@ class ForkedProcess:
         numbers = [number for (number,) in subreaper.NUMBER.iter_unpack(self._received)]
         if not numbers:  # the fork server ended during the request: it could not import or fork
             self.returncode = self._server.process.wait()
+        elif numbers[0] < 0:
+            self.returncode, self.refusal = 1, OSError(-numbers[0], os.strerror(-numbers[0]))
         else:
             self.returncode = numbers[1] if len(numbers) > 1 else -signal.SIGKILL
         self._server.release()
@@ -112,7 +137,8 @@ class ForkedProcess:
         if self.poll() is None:
             is_known = len(self._received) >= subreaper.NUMBER.size
             pid = subreaper.NUMBER.unpack_from(self._received)[0] if is_known else self.pid
-            os.kill(pid, signal.SIGKILL)
+            if pid > 0:
+                os.kill(pid, signal.SIGKILL)
 
 
 class _ForkServer:

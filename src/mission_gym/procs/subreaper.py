@@ -22,7 +22,8 @@ from typing import NoReturn
 _GRACE_S = 0.5  # for the worker to end by itself
 _POLL_S = 0.25  # between looks at the parent if the system does not report its end
 _DEATH_SIGNAL, _SUBREAPER = 1, 36  # of Linux's prctl
-NUMBER = struct.Struct("<i")  # message on the control socket: a pid, then an exit code
+# Messages on the control socket: a pid, then an exit code; or only -errno, if there could be no process.
+NUMBER = struct.Struct("<i")
 
 
 def fork_below_subreaper(parent: int, control: int = -1, folder: str = "") -> None:
@@ -33,7 +34,13 @@ def fork_below_subreaper(parent: int, control: int = -1, folder: str = "") -> No
     """
     subreaper = os.getpid()
     _prctl(_SUBREAPER, 1)
-    worker = os.fork()
+    try:
+        worker = os.fork()
+    except OSError as error:
+        if control < 0:
+            raise
+        report(control, -(error.errno or 1))
+        os._exit(1)
     if worker:
         _watch(worker, parent, control, folder)
     if control >= 0:
@@ -74,7 +81,7 @@ def _watch(worker: int, parent: int, control: int, folder: str) -> NoReturn:
     ends, poll_s = open_pidfd(parent)
     if control >= 0:
         ends.append(control)
-        _report(control, os.getpid())
+        report(control, os.getpid())
     is_gone = False
     while (status := _reap(worker)) is None and not asked and not is_gone:
         ready, _, _ = select.select([woken, *ends], [], [], poll_s)
@@ -96,11 +103,12 @@ def _watch(worker: int, parent: int, control: int, folder: str) -> NoReturn:
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     if control < 0:
         _exit_like(code)
-    _report(control, code)
+    report(control, code)
     os._exit(0)
 
 
-def _report(control: int, number: int) -> None:
+def report(control: int, number: int) -> None:
+    """Send a message on the control socket."""
     with suppress(OSError):  # the parent is gone
         os.write(control, NUMBER.pack(number))
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from mission_gym.data import Array, Block, EnvSpec, Episode, Final, Leaves, StepBatch, Weights
 from mission_gym.errors import MissionGymError
 from mission_gym.procs import Link, describe_error, exit_with_traceback
+from mission_gym.procs.start import explain_refusal
 from mission_gym.rollout.blocks import make_block, slice_block
 from mission_gym.rollout.collector import Collector
 from mission_gym.rollout.make import CollectRequest
@@ -127,7 +128,8 @@ class CollectService(Service):
         self._concurrent = concurrent
         self._under_way: dict[int, Future[None]] = {}
         if concurrent is not None:
-            threading.Thread(target=self._send_often, daemon=True).start()
+            with explain_refusal():
+                threading.Thread(target=self._send_often, daemon=True).start()
 
     def collect(self, serial: int, weights: Weights, orders: list[SegmentOrder]) -> object:
         """Fill segments, concurrently if there are several. New weights without arrays are the shared ones.

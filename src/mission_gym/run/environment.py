@@ -19,7 +19,7 @@ from mission_gym.env.leaves import may_hold_ids
 from mission_gym.env.pace import Pace
 from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.env.wrapper_names import name_code
-from mission_gym.errors import RunStateError, UsageError
+from mission_gym.errors import ResourceRefused, RunStateError, UsageError
 from mission_gym.names import judge
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, RunningCompanion, with_companion
@@ -48,6 +48,7 @@ from mission_gym.vector.record import Backend, Limits, Source, VectorOptions
 
 _MAX_GROUPS = 64  # of environments that wait, with first-ready segments
 EVALUATION_STEPS = 10_000  # limit of an evaluation episode without a step limit
+SERIAL_REMEDY = "or use --vector serial, which steps environments in the training process"
 _NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
 
 
@@ -112,6 +113,17 @@ class Environment:
             num_workers=config.vector.num_workers,
             most_playing=backend.limit_playing(config.num_envs),
         )
+
+    def with_fewer_processes(self, refusal: ResourceRefused) -> Environment:
+        """The environment after the system refused processes: half as many workers, then one without threads,
+        then this process if its code is trusted. Transitions stay the same. Otherwise raises the refusal."""
+        if self.num_workers > 1:
+            return replace(self, num_workers=self.num_workers // 2)
+        if self.backend.for_waiting:
+            return replace(self, backend=load_default(trusted=False))
+        if self.backend.runs_here or not names_trusted(self.request):
+            raise type(refusal)(f"{refusal}, {SERIAL_REMEDY}") from refusal
+        return replace(self, backend=load_default(trusted=True))
 
     def with_files(self, files: dict[str, str], config: Config, source: EnvSource) -> Environment:
         """The environment with a run's copies of the files that it reads."""
@@ -221,7 +233,7 @@ def open_environment(
         return Environment(
             spec=spec,
             backend=chosen,
-            num_workers=choose_num_workers(config, chosen),
+            num_workers=choose_num_workers(config, chosen, spec),
             limits=limits,
             pace=pace,
             # A cluster that the user names is used, even if this machine would be faster.
@@ -260,31 +272,34 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
 
 def choose_backend(config: Config, spec: EnvSpec | None = None) -> Backend:
     """The backend of a config. The user's environment runs in this process only on request. spec: of the
-    probed environment, since one whose steps are coroutines waits."""
+    probed environment, since one with coroutines waits."""
     if config.vector.vector != "auto":
         return load_backend(config.vector.vector)
     if config.vector.ray_address is not None:
         return load_for_cluster()
-    if spec is not None and spec.coroutines == "only":
+    if spec is not None and spec.coroutines != "none":
         return load_for_coroutines()
     trusted = names_trusted(EnvRequest(config.env.env_id, wrap=config.env.wrap))
     return load_default(trusted=trusted and config.vector.num_workers == "auto")
 
 
-def choose_num_workers(config: Config, backend: Backend) -> int:
-    """The workers of a run: one per usable core, or one for all environments that wait."""
+def choose_num_workers(config: Config, backend: Backend, spec: EnvSpec) -> int:
+    """The workers of a run: one per usable core, or many for environments that wait, or one in which all of
+    them wait."""
     if not backend.chooses_workers:
         return 1
     wanted = config.vector.num_workers
     return backend.choose_processes(
-        config.num_envs, None if wanted == "auto" else wanted, count_cpus(backend)
+        config.num_envs,
+        None if wanted == "auto" else wanted,
+        count_cpus(backend),
+        waits=spec.declares_waiting,
     )
 
 
-def count_groups(config: Config, backend: Backend) -> int:
+def count_groups(config: Config, backend: Backend, num_workers: int) -> int:
     """The least number of acting groups: one per worker. Environments that wait form more: each its own with
     first-ready segments, so that a slow one delays only itself, else a few that act in turn."""
-    num_workers = choose_num_workers(config, backend)
     if not backend.for_waiting:
         return num_workers
     if config.vector.blocks == "first_ready":

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents import AGENTS
 from mission_gym.env.contract import TERMS
-from mission_gym.errors import EnvContractError, EnvFailure
+from mission_gym.errors import EnvContractError, EnvFailure, ResourceRefused
 from mission_gym.intervals import compute_wilson, estimate_mean
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.play import Actor, count_playing, play, seed_of_suite
@@ -84,6 +84,7 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         self._num_episodes = num_episodes
         self._seeds = suite_seeds(suite, first + num_episodes)[first:]
         self._vec: Vector | None = None
+        self.notes: list[str] = []  # about processes that the system refused
 
     def play(
         self, actor: Actor, *, explore: bool = False, stop: Callable[[], bool] = lambda: False
@@ -126,7 +127,12 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         return self._vec
 
     def _make_vector(self, num_envs: int) -> Vector:
-        return self._environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
+        while True:
+            try:
+                return self._environment.make_vector(num_envs, seed_of_suite(self._seeds, num_envs))
+            except ResourceRefused as refusal:
+                fewer = self._environment = self._environment.with_fewer_processes(refusal)
+                self.notes = [f"evaluations: {fewer.backend.describe(fewer.num_workers)}: {refusal}"]
 
     def play_all(self, actor: Actor, *, explore: bool = False) -> EvalResult:
         """Play every seed of the suite to the end."""

@@ -104,7 +104,10 @@ def evaluate_run(
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document |= {"stage": opened.stage[1]} if opened.stage else {}
     document["other_mode"] = other.document()
-    return document, [] if algorithm_of(opened.config).sampled_play_is_worse else _warn_about_gap(main, other)
+    warnings = evaluator.notes
+    if not algorithm_of(opened.config).sampled_play_is_worse:
+        warnings += _warn_about_gap(main, other)
+    return document, warnings
 
 
 def keep_result(opened: OpenRun, document: dict[str, Any], suite: Suite = "report") -> None:

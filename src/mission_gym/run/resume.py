@@ -20,6 +20,7 @@ from mission_gym.run.session import Session
 from mission_gym.run.settle import drop_wrong_kernel
 from mission_gym.run.snapshot import checkpoint_errors, learned_steps
 from mission_gym.run.stages import EnvSource
+from mission_gym.run.start import open_session
 from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.evals import read_evals
 from mission_gym.store.files import read_json
@@ -60,14 +61,15 @@ def resume_run(
         remedy = f"use `mission-gym branch {run.name} --kernel torch`"
         resolved, _, changed = drop_wrong_kernel(resolved, environment.spec, remedy)
         learner = make_learner(resolved.settled, environment.spec)
-        with closing(Session(run, resolved, environment, learner, listener)) as session:
+        session, refused = open_session(run, resolved, environment, learner, listener)
+        with closing(session):
             with checkpoint_errors(checkpoint):
                 restored = session.restore(checkpoint)
                 exact = judge_exactness(
                     run, checkpoint, stored.config, restored=restored.exact, other_kernel=bool(changed)
                 )
             if timesteps is not None or ray_address is not None or changed:
-                write_config(run, resolved)
+                write_config(run, session.resolved)
             session.recorder.emit(
                 "resume",
                 run=str(run.path),
@@ -75,7 +77,7 @@ def resume_run(
                 step=checkpoint.step,
                 total=resolved.config.run.timesteps,
                 main_outcome=session.spec.main_outcome,
-                notes=[*notes, *more, *changed, *restored.notes, exact],
+                notes=[*notes, *more, *changed, *refused, *restored.notes, exact],
             )
             yield session
 

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -55,12 +56,14 @@ class MachineSampler:
         self.cpu_s = 0.0  # CPU time of the thread itself
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        with suppress(RuntimeError):  # the system refuses a thread: a run without samples
+            self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._done.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def take(self) -> list[Sample]:
         """The samples since the last call."""

@@ -19,7 +19,7 @@ from typing import Any
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Settled, parse_stop_when
 from mission_gym.data import EnvSpec, Fact, Weights
-from mission_gym.errors import DiskError, RunStateError, WorkerError
+from mission_gym.errors import DiskError, ResourceRefused, RunStateError, WorkerError
 from mission_gym.intervals import LEVEL, bound_mean, bound_rate, bound_unseen
 from mission_gym.run.build import make_loaded_policy
 from mission_gym.run.environment import EVALUATION_STEPS, Environment
@@ -143,13 +143,22 @@ class Selection:
         return bool(freq) and not is_recent
 
     def play(self, stop: Stop) -> EvalResult | None:
-        """Evaluate the learner's weights; None if a stop was requested."""
+        """Evaluate the learner's weights; None if a stop was requested, or if the system refuses every
+        process, which is a warning."""
         context = self._context
         policy = make_loaded_policy(context.config, context.spec, context.learner.weights())
         if self._evaluator is None:
             num_episodes = context.config.evaluation.eval_episodes
             self._evaluator = Evaluator(context.environment, "select", num_episodes)
-        return self._evaluator.play(policy_actor(policy, context.spec), stop=stop)
+        try:
+            result = self._evaluator.play(policy_actor(policy, context.spec), stop=stop)
+        except ResourceRefused as refusal:
+            context.recorder.warn(f"not evaluated: {refusal}")
+            context.state.last_eval = context.learner.step
+            return None
+        while self._evaluator.notes:
+            context.recorder.warn(self._evaluator.notes.pop())
+        return result
 
     def add(self, step: int, result: EvalResult, seconds: float) -> None:
         """Record a result, and check whether it is the best."""

@@ -37,8 +37,9 @@ from mission_gym.run.snapshot import (
     restore_snapshot,
 )
 from mission_gym.run.telemetry import StatusWriter, Telemetry
+from mission_gym.run.verdict import judge_failure
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
-from mission_gym.store.rundir import RunDir, Status
+from mission_gym.store.rundir import RunDir, Status, Verdict
 from mission_gym.streams import TrainingSeeds
 
 
@@ -166,8 +167,9 @@ class Session(RunContext):
             self.saver.finish()
         self._end(state, cause)
 
-    def _end(self, state: str, cause: str, *, exists: bool = True) -> None:
-        """Record the end. exists: whether the run directory is still there."""
+    def _end(self, state: str, cause: str, *, exists: bool = True, verdict: Verdict | None = None) -> None:
+        """Record the end. exists: whether the run directory is still there. verdict: replaces the measured
+        one."""
         times = {
             "time/elapsed_s": self.rate.elapsed_s,
             "time/fps": self.rate.overall(self.step),
@@ -177,8 +179,10 @@ class Session(RunContext):
         times |= self.telemetry.take_row()
         self._add_timeline(None)
         summary = self.telemetry.summarize()
-        verdict = summary["time/verdict"]
-        status = Status(state=state, cause=cause, verdict=verdict, phase=None, now_fps=None, eta_s=None)
+        if verdict is not None:
+            summary["time/verdict"] = verdict.model_dump()
+        shown = summary["time/verdict"]
+        status = Status(state=state, cause=cause, verdict=shown, phase=None, now_fps=None, eta_s=None)
         self.status.write(status, on_disk=exists)  # before the last event, which may fail
         losses = self.recorder.losses()
         self.recorder.end(step=self.step, state=state, cause=cause, goal=self.goal, **times, **summary)
@@ -200,7 +204,7 @@ class Session(RunContext):
     def fail_early(self, error: BaseException) -> None:
         """Record a failure after which there is nothing to save."""
         self.saver.save_repro(error)
-        self._end("failed", describe(error))
+        self._end("failed", describe(error), verdict=judge_failure(error, self.run.name))
 
     def close(self) -> None:
         """Close the environments and the files, and release the environment's companion."""

@@ -16,7 +16,7 @@ from mission_gym.config.layers import Resolved, apply_image_profile
 from mission_gym.config.rules import RunFacts, apply_rules, check_curriculum, find_unused, fix_num_envs
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
-from mission_gym.errors import ConfigError
+from mission_gym.errors import ConfigError, ResourceRefused
 from mission_gym.plan.costs import Builder
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.setups import (
@@ -27,6 +27,7 @@ from mission_gym.plan.setups import (
     device_exists,
     list_setups,
     measure_setups,
+    prefer_one_thread,
 )
 from mission_gym.plan.tuner import PROBE_S, Tuned, may_plan, tune_run
 from mission_gym.ray.backend import choose_actor_workers
@@ -39,8 +40,10 @@ from mission_gym.run.build import (
     set_up_torch,
 )
 from mission_gym.run.environment import (
+    SERIAL_REMEDY,
     Environment,
     choose_acting_rows,
+    choose_backend,
     choose_num_workers,
     count_groups,
     open_environment,
@@ -89,14 +92,20 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
         misfit = error
     config = checked.config
     permit_cluster(config, typed=checked.typed("vector.ray_address"))
-    environment = open_environment(
-        config,
-        dict(config.env.env_kwargs),
-        source,
-        measure_s=measure_s if may_plan(config) else 0.0,
-        calls=permit_names(config, checked.typed, runs=find_data_folders(checked.files)),
-        is_new=True,
-    )
+    calls = permit_names(config, checked.typed, runs=find_data_folders(checked.files))
+    try:
+        environment = open_environment(
+            config,
+            dict(config.env.env_kwargs),
+            source,
+            measure_s=measure_s if may_plan(config) else 0.0,
+            calls=calls,
+            is_new=True,
+        )
+    except ResourceRefused as refusal:
+        if choose_backend(config).runs_here:  # its companion was refused
+            raise
+        raise ResourceRefused(f"{refusal}, {SERIAL_REMEDY}") from refusal
     if misfit is not None and not environment.spec.agents:
         raise misfit
     resolved = set_num_agents(resolved, environment.spec)
@@ -185,12 +194,13 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
             cause = f": {algorithm.name} has none for this config"
         source = resolved.sources["compute.kernel"]
         raise ConfigError(f"kernel=compiled is not possible{cause}; use torch or auto [{source}]")
-    acting_rows = choose_acting_rows(config.num_envs, count_groups(config, backend))
+    num_workers = choose_num_workers(config, backend, spec)
+    acting_rows = choose_acting_rows(config.num_envs, count_groups(config, backend, num_workers))
     resolved = _fill(
         resolved,
         {
             "compute.threads": threads,
-            "vector.num_workers": choose_num_workers(config, backend),
+            "vector.num_workers": num_workers,
             "compute.acting": "numpy" if layout.has_numpy_form else "torch",
             "compute.acting_rows": config.vector.num_agents * acting_rows,
         },
@@ -313,15 +323,18 @@ def drop_wrong_kernel(
     with a note; if it is explicit, ConfigError has the remedy. Also returns the learner's threads."""
     config, algorithm = resolved.config, algorithm_of(resolved.config)
     has_form, compute = algorithm.layout(config, spec).has_compiled_form, config.compute
-    threads = compute.threads
+    threads, notes = compute.threads, list[str]()
     if threads == "auto":
         threads = choose_threads(config, spec, algorithm, has_form)
+        if threads > 1 and (cause := prefer_one_thread(config, threads)):
+            notes = [f"1 thread for the learner: {cause}; --threads {threads} uses more"]
+            resolved, threads = resolved.with_values({"compute.threads": 1}, f"plan: {cause}"), 1
     on_cpu = compute.device in ("auto", "cpu") and compute.precision in ("auto", "float32")
     may_compile = has_form and on_cpu and compute.kernel != "torch"
     if not may_compile or not algorithm.has_compiled_kernel(config, threads):
-        return resolved, threads, []
+        return resolved, threads, notes
     if not (cause := algorithm.verify_compiled_kernel(config, spec, threads)):
-        return resolved, threads, []
+        return resolved, threads, notes
     if resolved.explicit("compute.kernel"):
         raise ConfigError(
             f"kernel=compiled is not possible: it does not compute the loss of {algorithm.name}: {cause};"
@@ -329,6 +342,6 @@ def drop_wrong_kernel(
         )
     note = f"the compiled kernel is left out, and torch trains: {cause}"
     resolved = resolved.with_values({"compute.kernel": "torch"}, f"plan: {note}")
-    if compute.threads == "auto":
+    if resolved.config.compute.threads == "auto":
         threads = choose_threads(resolved.config, spec, algorithm, has_form)
-    return resolved, threads, [note]
+    return resolved, threads, [*notes, note]

@@ -16,7 +16,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.plain_yaml import to_plain
 from mission_gym.config.schema import Config, parse_stop_when
 from mission_gym.data import EnvSpec
-from mission_gym.errors import ConfigError, DiskError, RunStateError, WorkerError
+from mission_gym.errors import ConfigError, DiskError, ResourceRefused, RunStateError, WorkerError
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.cache import make_key, note_rate
 from mission_gym.plan.costs import NUM_BLOCKS, measure_collect, predict_fps, prime_steps
@@ -28,7 +28,7 @@ from mission_gym.procs import usable_cores
 from mission_gym.procs.machine import read_share, versions
 from mission_gym.run.build import algorithm_of, make_learner, one_blas_thread
 from mission_gym.run.config import resolve, write_config
-from mission_gym.run.environment import EVALUATION_STEPS, list_readings
+from mission_gym.run.environment import EVALUATION_STEPS, SERIAL_REMEDY, Environment, list_readings
 from mission_gym.run.recorder import Listener
 from mission_gym.run.selection import describe_evaluations, fit_freq
 from mission_gym.run.session import Session
@@ -131,8 +131,9 @@ def begin(
             )
             write_lineage(run, lineage)
             write_config(run, resolved)
-            session = stack.enter_context(closing(Session(run, resolved, environment, learner, listener)))
-            _prime(session, memory_bytes, notes, start, entry)
+            session, refused = open_session(run, resolved, environment, learner, listener)
+            stack.enter_context(closing(session))
+            _prime(session, memory_bytes, [*notes, *refused], start, None if refused else entry)
             yield session
         except BaseException as error:
             if session is not None and session.has_begun:
@@ -143,6 +144,28 @@ def begin(
                 stack.close()
                 shutil.rmtree(run.path, ignore_errors=True)
             raise
+
+
+def open_session(
+    run: RunDir, resolved: Resolved, environment: Environment, learner: Learner, listener: Listener
+) -> tuple[Session, list[str]]:
+    """The session of a run. If the system refuses its processes, it gets fewer of them, or none if the code
+    is trusted; the config stores the cause, and a note is returned. Explicit values are not changed."""
+    notes: list[str] = []
+    while True:
+        try:
+            session = Session(run, resolved, environment, learner, listener)
+            if notes:
+                write_config(run, resolved)
+            return session, notes
+        except ResourceRefused as refusal:
+            environment = environment.with_fewer_processes(refusal)
+            now = {"vector.vector": environment.backend.name, "vector.num_workers": environment.num_workers}
+            changed = {path: value for path, value in now.items() if resolved.config.value(path) != value}
+            if given := [resolved.sources[path] for path in changed if resolved.explicit(path)]:
+                raise ResourceRefused(f"{refusal}, {SERIAL_REMEDY} [{', '.join(given)}]") from refusal
+            notes = [f"{environment.backend.describe(environment.num_workers)}: {refusal}"]
+            resolved = resolved.with_values(changed, f"plan: {refusal}")
 
 
 def _prime(

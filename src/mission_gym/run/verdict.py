@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mission_gym.config.schema import Settled
+from mission_gym.errors import TargetSilent
 from mission_gym.store.rundir import Verdict
 from mission_gym.vector.record import Backend
 
@@ -87,6 +88,14 @@ def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: Verd
     return _add_others(_add_gpu(_JUDGES[largest](case), case), case)
 
 
+def judge_failure(error: BaseException, run_name: str) -> Verdict | None:
+    """The verdict of a run that a failure ended, if the failure explains more than the measurements."""
+    if not isinstance(error, TargetSilent):
+        return None
+    advice = f"start the target, then `mission-gym resume {run_name}`"
+    return _make("target", str(error).partition(";")[0], advice)
+
+
 class _Measured(NamedTuple):
     """The input of a judge. share: of the time, of its part."""
 
@@ -148,6 +157,16 @@ def _use_cores(facts: VerdictFacts) -> str:
 
 
 def _judge_update(case: _Measured) -> Verdict:
+    """Advises one thread first, if others use the cores that the learner's threads wait for."""
+    verdict, compute = _judge_work(case), case.facts.config.compute
+    if compute.device != "cpu" or compute.threads == 1 or not _count_others(case):
+        return verdict
+    waiting = f"the learner's {compute.threads} threads wait for each other on busy cores"
+    return _extend(verdict, "", f"--threads 1: {waiting}")
+
+
+def _judge_work(case: _Measured) -> Verdict:
+    """Judges an update by its gradient steps."""
     share, seconds, _, facts = case
     evidence = f"learning takes {share}"
     if not facts.gradient_steps:
@@ -275,15 +294,23 @@ def _add_throttling(verdict: Verdict, machine: Mapping[str, float]) -> Verdict:
     )
 
 
-def _add_others(verdict: Verdict, case: _Measured) -> Verdict:
-    """Report that other processes use the machine."""
+def _count_others(case: _Measured) -> float:
+    """Cores that other processes used; 0 if that is unknown or little."""
     cores, own = case.facts.cores, case.machine.get("machine/own_cores")
     busy = case.machine.get("machine/cpu")
     if own is None or busy is None or busy * cores - own < OTHERS * cores:
+        return 0.0
+    return busy * cores - own
+
+
+def _add_others(verdict: Verdict, case: _Measured) -> Verdict:
+    """Report that other processes use the machine."""
+    others = _count_others(case)
+    if not others:
         return verdict
     return _extend(
         verdict,
-        f"; other processes used {busy * cores - own:.2g} of {cores} cores",
+        f"; other processes used {others:.2g} of {case.facts.cores} cores",
         "end those processes, or wait for them: this run gets the rest",
     )
 

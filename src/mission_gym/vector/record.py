@@ -24,7 +24,7 @@ FIRST_TIMEOUT_S = 300.0  # building an environment and its first reset
 # The overhead of one vector step in other processes, measured on two cores by `bench vector`.
 _MESSAGE_S = 120e-6  # sending actions and receiving a batch
 _PROCESS_S = 70e-6  # waking one process
-_MOST_PROCESSES = 64  # for environments that wait
+MOST_PROCESSES = 64  # for environments that wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +162,15 @@ class Backend:
         """The number of processes is a choice."""
         return self.processes is None
 
-    def choose_processes(self, num_envs: int, requested: int | None, cores: int) -> int:
-        """The number of processes in addition to the learner's. requested: None for automatic."""
+    def choose_processes(
+        self, num_envs: int, requested: int | None, cores: int, *, waits: bool = False
+    ) -> int:
+        """The number of processes in addition to the learner's. requested: None for automatic. waits: the
+        environments wait, so that many processes share a core."""
         if self.processes is not None:
             return self.processes
-        return min(requested or (1 if self.for_waiting else cores), num_envs)
+        automatic = 1 if self.for_waiting else max(cores, MOST_PROCESSES) if waits else cores
+        return min(requested or automatic, num_envs)
 
     def count_processes(self, num_workers: int) -> int:
         """The number of processes in addition to the learner's, on the learner's machine."""
@@ -187,6 +191,11 @@ class Backend:
             return ""
         name = self.process_name if num_workers != 1 else self.process_name.removesuffix("s")
         return f"{num_workers} {name}"
+
+    def describe(self, num_workers: int) -> str:
+        """The backend and its processes: `workers backend, 3 workers`."""
+        workers = self.name_workers(num_workers)
+        return f"{self.name} backend{workers and f', {workers}'}"
 
     def count_groups(self, num_envs: int) -> int:
         """The number of groups of waiting environments: one group acts while the others wait."""
@@ -209,7 +218,7 @@ class Backend:
         sizes = {min(num_envs, cores)}
         if pace.waits:  # as many as keep every core busy, or one process per environment
             busy = ceil(cores / max(pace.cpu_share, 1e-3))
-            sizes |= {min(num_envs, size, _MOST_PROCESSES) for size in (busy, num_envs)}
+            sizes |= {min(num_envs, size, MOST_PROCESSES) for size in (busy, num_envs)}
         return sorted(sizes)
 
     def predict_step_s(self, pace: Pace, num_envs: int, num_workers: int, cores: int) -> float:

@@ -21,7 +21,14 @@ from mission_gym.env.factory import Env, Factory
 from mission_gym.env.resume import SlotState
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.env.stages import Staging, change_factories
-from mission_gym.errors import EnvContractError, EnvFailure, MissionGymError, WrongValue, describe
+from mission_gym.errors import (
+    EnvContractError,
+    EnvFailure,
+    MissionGymError,
+    TargetSilent,
+    WrongValue,
+    describe,
+)
 from mission_gym.vector.arrays import StepArrays, make_step_arrays, write_row
 from mission_gym.vector.base import ResetOptions, RowVector, SeedOf
 from mission_gym.vector.failures import RestartBudget
@@ -296,6 +303,8 @@ class SerialVec(RowVector):
                 if episode is not None:
                     slot.reset(episode, **how)
                 return
+            except TargetSilent:
+                raise
             except MissionGymError as again:
                 failure = again
 

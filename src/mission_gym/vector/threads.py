@@ -15,6 +15,7 @@ from typing import Any
 from mission_gym.data import StepBatch
 from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import MissionGymError
+from mission_gym.procs.start import explain_refusal
 from mission_gym.vector.arrays import StepArrays
 from mission_gym.vector.concurrent import ConcurrentVec, Fanout
 
@@ -91,7 +92,9 @@ class ThreadedVec(ConcurrentVec):
         try:
             for index, gate in enumerate(self._gates):
                 gate.acquire()
-                threading.Thread(target=self._serve, args=(index, self._slots[index]), daemon=True).start()
+                thread = threading.Thread(target=self._serve, args=(index, self._slots[index]), daemon=True)
+                with explain_refusal():
+                    thread.start()
         finally:
             threading.stack_size(before)
         self._is_serving = True

@@ -66,7 +66,7 @@ class AsyncHttpClient:
     def __init__(self, limits: FetchLimits, allow_loopback: bool) -> None:
         self._limits, self._allow_loopback = limits, allow_loopback
         self._session: aiohttp.ClientSession | None = None
-        self._was_refused = False
+        self._was_refused = self._has_head = False
 
     async def run(self, requests: Generator[IoRequest, Response | None, Result]) -> Result:
         """Perform the requests of a generator until it returns."""
@@ -86,7 +86,7 @@ class AsyncHttpClient:
     async def get(self, url: str) -> Response:
         """Request an address. Failures are part of the response and never raised."""
         begun = time.monotonic()
-        self._was_refused = False
+        self._was_refused = self._has_head = False
         try:
             response = await self._get(url)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError):
@@ -97,12 +97,13 @@ class AsyncHttpClient:
             response = Response(failure=str(error))
         except (aiohttp.ClientError, OSError, ValueError):
             response = Response(failure=fetch.BROKEN)
-        return response._replace(took_s=time.monotonic() - begun)
+        return response._replace(took_s=time.monotonic() - begun, has_head=self._has_head)
 
     async def _get(self, url: str) -> Response:
         if self._session is None:
             self._session = self._open()
         async with self._session.get(URL(url, encoded=True), allow_redirects=False) as response:
+            self._has_head = True
             body = Body(response.headers.get("Content-Encoding", ""), self._limits.max_bytes)
             async for chunk in response.content.iter_chunked(fetch.CHUNK):
                 body.add(chunk)

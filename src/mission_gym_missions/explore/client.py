@@ -57,6 +57,7 @@ class HttpClient:
         self._limits, self._allow_loopback = limits, allow_loopback
         self._connection: HTTPConnection | None = None
         self._tls: ssl.SSLContext | None = None
+        self._has_head = False
 
     def run(self, requests: Generator[IoRequest, Response | None, Result]) -> Result:
         """Perform the requests of a generator until it returns."""
@@ -76,10 +77,11 @@ class HttpClient:
     def get(self, url: str) -> Response:
         """Request an address. Failures are part of the response and never raised."""
         begun = time.monotonic()
+        self._has_head = False
         response = self._get(url, begun + self._limits.timeout_s)
         if response.failure:
             self.close()
-        return response._replace(took_s=time.monotonic() - begun)
+        return response._replace(took_s=time.monotonic() - begun, has_head=self._has_head)
 
     def _get(self, url: str, deadline: float) -> Response:
         parts = urlsplit(url)
@@ -98,6 +100,7 @@ class HttpClient:
                 "GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=fetch.HEADERS
             )
             response = connection.getresponse()
+            self._has_head = True
             body = Body(response.headers.get("Content-Encoding", ""), self._limits.max_bytes)
             while chunk := response.read(fetch.CHUNK):
                 body.add(chunk)

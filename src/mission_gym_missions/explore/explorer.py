@@ -187,10 +187,12 @@ class Explorer:
 
     def reset(self, number: int) -> Generator[IoRequest, Response | None, Shown]:
         """Begin the episode of a number. An unreachable site gives an empty page, and the first step ends the
-        episode."""
+        episode. TargetSilent if the site does not answer for long, or never did."""
         self._running = False
         self.outcome, self.counts, self.failures, self.terms = None, Counts(), Counter(), {}
         task = yield from self._tasks.give(self.host, number)
+        while task is None and not self.host.health.has_answered:  # until it answers, or TargetSilent
+            task = yield from self._tasks.give(self.host, number)
         self._is_down = task is None
         self.task = task or Task(self.host.base_url, "", frozenset())
         self.memory = Memory(self.task.wanted, self.rules.max_links)

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Generator, Mapping
 from typing import ClassVar, NamedTuple
 
-from mission_gym.errors import EnvContractError, UsageError
+from mission_gym.errors import EnvContractError, TargetSilent, UsageError
 from mission_gym_missions.explore.pages import Page, is_same_site, join, origin_of, read_page
 from mission_gym_missions.explore.robots import Robots
 
@@ -26,7 +26,8 @@ FAILURES = ("status", TIMEOUT, BROKEN, TOO_LARGE, REFUSED, "redirects", "off_sit
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _MAX_REDIRECTS = 5
-_PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0  # of back-off, which doubles
+_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0  # of back-off, which doubles
+_FEW = 3  # requests
 _MAX_QUEUE_S = 20.0  # that a request may wait for its turn
 _REDIRECTS = (301, 302, 303, 307, 308)
 _BUSY = (429, 503)
@@ -35,9 +36,14 @@ _BUSY = (429, 503)
 class FetchLimits(NamedTuple):
     """Limits of one request (timeout_s, max_bytes) and of one fetch (patience_s)."""
 
-    timeout_s: float = 8.0
-    patience_s: float = 15.0
+    timeout_s: float = 5.0
+    patience_s: float = 10.0
     max_bytes: int = 1 << 20
+
+    @property
+    def silence_s(self) -> float:
+        """How long a site may be silent: one slow answer is not enough."""
+        return max(self.patience_s, 2 * self.timeout_s)
 
 
 class Get(NamedTuple):
@@ -61,6 +67,7 @@ class Response(NamedTuple):
     retry_after: str = ""
     failure: str = ""
     took_s: float = 0.0
+    has_head: bool = False  # the head of an answer arrived, even if the rest failed
 
 
 class Fetched(NamedTuple):
@@ -170,27 +177,63 @@ class Pacer:
             return start - now
 
 
+class Health:
+    """Whether a site answers any of the environments of a process."""
+
+    _shared: ClassVar[dict[str, Health]] = {}
+
+    def __init__(self) -> None:
+        self.has_answered = False
+        self._silent_since: float | None = None
+        self._num_silent = 0  # requests since then
+
+    @classmethod
+    def of(cls, origin: str) -> Health:
+        """Return the shared health of a site."""
+        return cls._shared.setdefault(origin, cls())
+
+    def record(self, response: Response, origin: str, limits: FetchLimits) -> None:
+        """Note a response; TargetSilent if no request was answered for `silence_s`, at first for half of
+        it."""
+        if response.status or response.has_head:
+            self.has_answered, self._silent_since, self._num_silent = True, None, 0
+            return
+        now = time.monotonic()
+        begun = now - response.took_s
+        since = self._silent_since = begun if self._silent_since is None else self._silent_since
+        self._num_silent += 1
+        # A site that never answered is not worth as much patience, after a few requests.
+        is_known = self.has_answered or self._num_silent < _FEW
+        if now - since >= limits.silence_s * (1.0 if is_known else 0.5):
+            raise TargetSilent(
+                f"the target {origin} does not answer: {self._num_silent} requests in {now - since:.0f} s "
+                f"failed, the last one as {response.failure}; start it, or correct its address [base_url]"
+            )
+
+
 class Host:
     """One site: its robots.txt, once known, its rate limit and its response times."""
 
     def __init__(self, base_url: str, limits: FetchLimits, pacer: Pacer | None = None) -> None:
         self.base_url, self.limits = base_url, limits
+        self.health = Health.of(origin_of(base_url))
         self._robots: Robots | None = None
         self._pacer = pacer
         self._num_answers, self._num_silent, self._answered_s = 0, 0, 0.0
 
     def record(self, response: Response) -> None:
-        """Count a request and its response time."""
+        """Count a request and its response time; TargetSilent if the site does not answer any more."""
         if response.status:
             self._num_answers += 1
             self._answered_s += response.took_s
         else:
             self._num_silent += 1
+        self.health.record(response, origin_of(self.base_url), self.limits)
 
     def describe_health(self) -> str:
         """Describe how the site has answered so far."""
         if not self._num_answers:
-            return f"does not answer ({self._num_silent} requests): episodes end with site_down until it does"
+            return "has not answered yet"
         silent = f", {self._num_silent} more got no answer" if self._num_silent else ""
         latency_ms = 1000 * self._answered_s / self._num_answers
         return f"answers after {latency_ms:.0f} ms, the mean of {self._num_answers} requests{silent}"
@@ -213,7 +256,7 @@ class Host:
             if response.status not in _REDIRECTS or not url or not is_same_site(url, self.base_url):
                 break
             response = yield from self.request(url)
-        if response.failure == UNREACHABLE:
+        if response.failure in (UNREACHABLE, TIMEOUT):
             return False
         if response.failure == REFUSED:
             raise EnvContractError(

@@ -40,8 +40,8 @@ class Settings(YamlModel):
     targets: str | None = None  # pages to find there: paths, or a file of them
     allow_loopback: bool = False  # that site may be on this machine
     requests_per_s: Annotated[float, Field(ge=0, le=100_000)] = 10.0  # to that site, per process; 0: no limit
-    timeout_s: Seconds = 8.0  # per request
-    patience_s: Seconds = 15.0  # per step, while a site is down or busy
+    timeout_s: Seconds = 5.0  # per request
+    patience_s: Seconds = 10.0  # per step, while a site is down or busy
     max_page_bytes: Annotated[int, Field(ge=1000, le=1 << 30)] = 1 << 20
     rules_file: str | None = None
     served_at: str | None = None  # address of the companion that serves the generated sites
