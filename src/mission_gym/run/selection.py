@@ -28,7 +28,16 @@ from mission_gym.run.retention import NUM_CONFIRMED
 from mission_gym.run.saving import passed_multiple
 from mission_gym.run.snapshot import RunContext, checkpoint_errors
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints, load_checkpoint
-from mission_gym.store.evals import CONFIRM, GOAL, SELECT, find_best, rank_best, read_evals, write_eval
+from mission_gym.store.evals import (
+    CONFIRM,
+    GOAL,
+    RETEST,
+    SELECT,
+    find_best,
+    rank_best,
+    read_evals,
+    write_eval,
+)
 from mission_gym.store.rundir import RunDir
 
 Stop = Callable[[], bool]
@@ -38,6 +47,7 @@ _EVALUATING = 0.7  # part of them for evaluations; the rest is for the confirmat
 _CONFIRMING = 0.4  # that rest, relative to the steps of the evaluations
 _ROUND = 1000
 _GOAL_EPISODES = 100  # of a check, or those of an evaluation if they are more
+_RETEST_FIRST = 10_000  # number of the re-test's first seed in the report suite; `eval` plays those before it
 _RECENT = 5  # evaluations whose lowest return counts if all further episodes have the same one
 
 
@@ -226,6 +236,15 @@ class Selection:
         context.recorder.emit("confirm", step=step, **document, **seconds)
         if best := find_best(context.run):
             self._best_score, context.best_step = best
+
+    def retest(self, step: int, stop: Stop) -> None:
+        """Play the learner's weights on seeds of the report suite that no evaluation and no report uses."""
+        context, num_episodes = self._context, self._context.config.evaluation.retest_episodes
+        policy = make_loaded_policy(context.config, context.spec, context.learner.weights())
+        with Evaluator(context.environment, "report", num_episodes, first=_RETEST_FIRST) as evaluator:
+            result = evaluator.play(policy_actor(policy, context.spec), stop=stop)
+        if result is not None:
+            write_eval(context.run, step, RETEST, result.document())
 
     def close(self) -> None:
         """Close the environments of the evaluations."""
