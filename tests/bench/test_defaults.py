@@ -214,7 +214,7 @@ def test_peers_are_measured_where_the_file_has_nothing_and_kept_as_they_arrive(m
 
     monkeypatch.setattr(trials, "run_jobs", run_jobs)
     measure_peers(path, [_TINY])
-    assert made == [(peer, seed) for seed in (1, 2, 3) for peer in PEERS]
+    assert made == [(peer, seed) for seed in (1, 2, 3, 4, 5) for peer in PEERS]
     machine, kept = read_trials(path)
     assert machine == trials.describe_machine()
     assert kept[0] == DefaultsTrial(
