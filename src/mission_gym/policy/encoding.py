@@ -92,7 +92,7 @@ class Normalizer:
         mean = self.mean[self.vector_entries] + delta * count / total
         var = spread / total
         std = np.sqrt(var + _EPSILON)
-        # Rounding is no movement, and a flag that was never set enters unscaled, not as 10,000.
+        # Rounding does not count as movement. A flag that was never set enters unscaled, not as 10,000.
         std[var <= (_CONSTANT * mean) ** 2] = 1.0
         if self.count:
             low, high, old = rows.min(axis=0), rows.max(axis=0), self.std[self.vector_entries]
