@@ -281,7 +281,7 @@ def test_a_false_goal_is_rarely_declared(name: str) -> None:
             checks += 1
             more = play(100)
             seen = [value for values in recent[-5:] for value in values]
-            bound = bound_goal(main or "return", more, seen, 0.05 / (checks * (checks + 1)))
+            bound = bound_goal(main or "return", more, seen, checks)
             recent.append(list(more.returns))
             if bound >= goal:
                 num_false += 1
@@ -292,9 +292,9 @@ def test_a_false_goal_is_rarely_declared(name: str) -> None:
 
 def test_a_goal_that_is_reached_is_declared() -> None:
     solved = result_of([500.0] * 100, 100, "won")
-    assert bound_goal("return", solved, [500.0] * 100, 0.025) == 500.0
-    assert bound_goal("return", solved, [100.0, 500.0], 0.025) == pytest.approx(500 - 0.0362 * 400, abs=0.1)
-    assert bound_goal("won", solved, [], 0.025) == pytest.approx(0.9638, abs=1e-3)
+    assert bound_goal("return", solved, [500.0] * 100, 1) == 500.0
+    assert bound_goal("return", solved, [100.0, 500.0], 1) == pytest.approx(500 - 0.0362 * 400, abs=0.1)
+    assert bound_goal("won", solved, [], 1) == pytest.approx(0.9638, abs=1e-3)
 
 
 def test_a_run_declares_its_goal_after_further_seeds_confirm_it(tmp_path: Path) -> None:
@@ -307,6 +307,18 @@ def test_a_run_declares_its_goal_after_further_seeds_confirm_it(tmp_path: Path) 
     assert checks[-1]["step"] == status["step"]
     assert {len(each["returns"]) for each in checks} == {100}
     assert session.state.goal_checks == len(checks)
+
+
+def test_a_goal_that_further_seeds_do_not_confirm_is_not_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mission_gym.run.selection.bound_goal", lambda *given: 9.0)
+    said: list[dict[str, Any]] = []
+    with start(tmp_path, said, timesteps=20_000, eval_episodes=12, stop_when="return>=10") as session:
+        run = drain(session)
+    assert run.read_status()["cause"] == "all steps made"
+    told = [event["message"] for event in said if event["event"] == "warning"]
+    assert "return>=10 is not confirmed: at least 9 in 100 further episodes; training continues" in told
 
 
 def test_the_retest_plays_seeds_that_nothing_else_uses(

@@ -188,8 +188,8 @@ class Selection:
     def check_goal(self, step: int, result: EvalResult, stop: Stop) -> None:
         """Declare the goal of `stop_when` if an evaluation reaches it and further seeds confirm it.
 
-        A run looks at its goal many times, so one lucky look decides nothing. Check number k plays seeds that
-        no other evaluation uses, and errs with a probability of at most LEVEL / (k (k + 1)): together LEVEL.
+        A run looks at its goal many times, so one lucky look decides nothing. Each check plays seeds that no
+        other evaluation uses.
         """
         context, text = self._context, self._context.config.run.stop_when
         if text is None:
@@ -209,7 +209,7 @@ class Selection:
             return
         state.goal_checks = number
         state.eval_steps += more.num_steps
-        bound = bound_goal(rule.name, more, _read_recent(context.run), LEVEL / (number * (number + 1)))
+        bound = bound_goal(rule.name, more, _read_recent(context.run), number)
         found = f"at least {bound:.3g} in {more.episodes} further episodes"
         with suppress(DiskError):
             write_eval(context.run, step, GOAL, more.document() | {"returns": list(more.returns)})
@@ -253,12 +253,14 @@ class Selection:
             self._evaluator = None
 
 
-def bound_goal(name: str, result: EvalResult, recent: Sequence[float], alpha: float) -> float:
-    """A lower bound of the return or of an outcome's rate, too high with a probability of at most alpha.
+def bound_goal(name: str, result: EvalResult, recent: Sequence[float], number: int) -> float:
+    """A lower bound of the return or of an outcome's rate in check number k, from 1. It is too high with a
+    probability of at most LEVEL / (k (k + 1)), so in all checks of a run together of LEVEL.
 
     If all returns are equal, a rarer kind of episode may be unseen; it is as bad as the lowest of the recent
     returns, of this policy and of those shortly before it.
     """
+    alpha = LEVEL / (number * (number + 1))
     if name != "return":
         count = round(result.outcomes[name]["rate"] * result.episodes)
         return bound_rate(count, result.episodes, alpha)
