@@ -109,6 +109,9 @@ def _render_cases(rows: Sequence[Mapping[str, Any]]) -> str:
         table.append((row["case"], _show_number(row["random"]), *shown, *verdicts, *seconds))
     head = ("environment", "random", *sides.values(), "against SB3", "against CleanRL")
     lines = [_table((*head, "s to SB3's score", "SB3", "ratio"), table), ""]
+    seeds = {name: {len(row["scores"].get(side, [])) for row in rows} for side, name in sides.items()}
+    counted = (f"{' or '.join(map(str, sorted(counts)))} of {name}" for name, counts in seeds.items())
+    lines.append(f"Seeds: {', '.join(counted)}.")
     for peer in peers:
         gaps = [
             fmean(row["scores"]["ours"]) - fmean(row["scores"][peer])

@@ -20,10 +20,10 @@ from mission_gym.intervals import (
     compute_improvement,
     compute_iqm,
     compute_sign_test,
-    compute_wilson,
     describe_seeds,
     estimate_iqm,
     estimate_mean,
+    estimate_rate,
 )
 
 REPETITIONS = 2000
@@ -59,24 +59,42 @@ def test_intervals_of_means_cover(name: str, num: int) -> None:
 
 
 @pytest.mark.parametrize("num", [10, 20])
-@pytest.mark.parametrize("name", ["normal", "exponential", "uniform", "two peaks, 70 and 30 %"])
+@pytest.mark.parametrize("name", CASES)
 def test_intervals_of_interquartile_means_cover(name: str, num: int) -> None:
     draw, _, truth = CASES[name]
     found = [estimate_iqm([row]) for row in draw(np.random.default_rng(0), (REPETITIONS, num))]
-    coverage = np.mean([each.low <= truth <= each.high for each in found])
+    coverage = np.mean([each.low <= truth <= each.high for each in found if each.low is not None])
     print(f"interquartile mean of {num}, {name}: {coverage:.3f}")
     assert coverage >= LEAST
 
 
-@pytest.mark.parametrize("num", [20, 50, 100, 256])
-@pytest.mark.parametrize("rate", [0.5, 0.7, 0.9, 0.97])
-def test_intervals_of_rates_cover(rate: float, num: int) -> None:
-    """Exactly: the probabilities of all counts whose interval covers the rate."""
-    found = [compute_wilson(count, num) for count in range(num + 1)]
-    chances = [math.comb(num, count) * rate**count * (1 - rate) ** (num - count) for count in range(num + 1)]
-    coverage = sum(p for p, each in zip(chances, found, strict=True) if each.low <= rate <= each.high)
-    print(f"rate {rate} of {num}: {coverage:.3f}")
+@pytest.mark.slow
+@pytest.mark.parametrize(("num_tasks", "num"), [(2, 10), (2, 20), (5, 10)])
+@pytest.mark.parametrize("name", ["normal", "exponential", "two peaks, 70 and 30 %"])
+def test_intervals_over_several_tasks_cover(name: str, num_tasks: int, num: int) -> None:
+    """Each task one higher than the task before it."""
+    rng, draw = np.random.default_rng(0), CASES[name][0]
+    levels = np.arange(num_tasks)
+    truth = compute_iqm((draw(rng, (100_000, num_tasks)) + levels).ravel())
+    rows = draw(rng, (REPETITIONS, num_tasks * num)).reshape(-1, num_tasks, num) + levels[:, None]
+    coverage = np.mean([each.low <= truth <= each.high for each in map(estimate_iqm, rows)])
+    print(f"interquartile mean of {num_tasks} x {num}, {name}: {coverage:.3f}")
     assert coverage >= LEAST
+
+
+@pytest.mark.parametrize("num", [1, 2, 5, 10, 19, 20, 50, 100, 256])
+def test_intervals_of_rates_cover(num: int) -> None:
+    """Exactly: the probabilities of all counts whose interval covers the rate. The rates next to a bound are
+    those of the least coverage."""
+    found = [estimate_rate(count, num) for count in range(num + 1)]
+    bounds = [bound + gap for each in found for bound in (each.low, each.high) for gap in (-1e-9, 1e-9)]
+    rates = [0.5, 0.7, 0.9, 0.97, 0.99, 0.999, *(rate for rate in bounds if 0 < rate < 1)]
+    coverage = {}
+    for rate in rates:
+        counts = [count for count, each in enumerate(found) if each.low <= rate <= each.high]
+        coverage[rate] = sum(math.comb(num, k) * rate**k * (1 - rate) ** (num - k) for k in counts)
+    print(f"rates of {num}: {[f'{coverage[rate]:.3f}' for rate in rates[:6]]}, {min(coverage.values()):.3f}")
+    assert min(coverage.values()) >= 0.95 - 1e-9
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -101,6 +119,7 @@ def test_without_spread_or_with_few_values_there_is_no_interval() -> None:
     assert estimate_mean(list(range(MIN_VALUES - 1))) == (4.0, None, None)
     assert estimate_iqm([list(range(MIN_VALUES - 1))]) == (4.0, None, None)
     assert estimate_iqm([[1.0] * 10, [3.0] * 10]) == (2.0, None, None)
+    assert estimate_iqm([list(range(10)), list(range(9))]).low is None, "each task needs as many"
     assert estimate_iqm([[]]) is None
 
 
@@ -114,17 +133,18 @@ def test_the_interval_of_a_mean_by_hand() -> None:
     assert bound_mean([3.0] * 5, 0.025) == 3.0
 
 
-@pytest.mark.parametrize(("successes", "trials"), [(20, 20), (88, 100), (218, 256)])
+@pytest.mark.parametrize(("successes", "trials"), [(20, 20), (89, 100), (218, 256)])
 def test_a_lower_bound_of_80_per_cent_needs_this_much(successes: int, trials: int) -> None:
-    assert compute_wilson(successes, trials).low >= 0.8
-    assert compute_wilson(successes - 1, trials).low < 0.8
+    assert estimate_rate(successes, trials).low >= 0.8
+    assert estimate_rate(successes - 1, trials).low < 0.8
 
 
 def test_bounds_of_rates_by_hand() -> None:
-    # 5 of 10: center 1/2, half width z sqrt(1/40 + z^2/400) / (1 + z^2/10).
-    interval = compute_wilson(5, 10)
-    assert interval == pytest.approx((0.5, 0.2366, 0.7634), abs=1e-4)
-    assert compute_wilson(0, 10).low == 0.0
+    # 5 of 10: at a rate of 0.1871, five or more of ten have a probability of 2.5 %.
+    assert estimate_rate(5, 10) == pytest.approx((0.5, 0.1871, 0.8129), abs=1e-4)
+    chances = [math.comb(10, k) * 0.1871**k * 0.8129 ** (10 - k) for k in range(5, 11)]
+    assert sum(chances) == pytest.approx(0.025, abs=1e-4)
+    assert estimate_rate(0, 10) == pytest.approx((0.0, 0.0, 1 - 0.025**0.1))
     assert bound_rate(10, 10, 0.025) == pytest.approx(0.025**0.1)
     assert bound_rate(0, 10, 0.025) == 0.0
     assert bound_unseen(100, 0.05) == pytest.approx(0.0295, abs=1e-4)  # the rule of three
@@ -146,7 +166,7 @@ def test_the_interquartile_mean_is_that_of_the_middle_half(values: list[float], 
 
 def test_strata_are_resampled_apart() -> None:
     """Two tasks of different scale: mixed, the bounds would span both."""
-    low, high = [1.0, 1.0, 1.0, 1.0, 2.0], [100.0, 100.0, 100.0, 100.0, 101.0]
+    low, high = [1.0, 1.0, 1.0, 1.0, 2.0] * 2, [100.0, 100.0, 100.0, 100.0, 101.0] * 2
     apart, mixed = estimate_iqm([low, high]), estimate_iqm([low + high])
     assert apart == estimate_iqm([low, high])
     assert apart.high - apart.low < 5 < mixed.high - mixed.low

@@ -22,7 +22,6 @@ MIN_VALUES = (
 MIN_SEEDS = 5  # of each side of a comparison: 5 against 5 can reach p = 0.008, 3 against 3 only 0.1
 LEVEL = 0.05  # a smaller p value is called a difference
 _TAIL = LEVEL / 2
-_Z = 1.959963984540054
 _RESAMPLES = 2000
 _PERMUTATIONS = 20_000  # all of them up to 8 against 8 values, else a random sample
 _BATCH = 1 << 22  # numbers at a time
@@ -84,9 +83,9 @@ def bound_mean(values: Values, alpha: float) -> float:
 
 def bound_rate(successes: int, trials: int, alpha: float) -> float:
     """Return Clopper's and Pearson's exact lower bound of a rate, too high in at most a share `alpha`."""
-    from scipy import stats
+    from scipy import special
 
-    return float(stats.beta.ppf(alpha, successes, trials - successes + 1)) if successes else 0.0
+    return float(special.betaincinv(successes, trials - successes + 1, alpha)) if successes else 0.0
 
 
 def bound_unseen(trials: int, alpha: float) -> float:
@@ -94,13 +93,11 @@ def bound_unseen(trials: int, alpha: float) -> float:
     return float(1.0 - alpha ** (1.0 / trials))
 
 
-def compute_wilson(successes: int, trials: int) -> Rate:
-    """Return a rate with Wilson's score interval; a lower bound of 80 % needs 20/20, 88/100 or 218/256."""
-    rate = successes / trials
-    spread = _Z**2 / trials
-    center = (rate + spread / 2) / (1 + spread)
-    half = _Z / (1 + spread) * math.sqrt(rate * (1 - rate) / trials + spread / (4 * trials))
-    return Rate(rate, max(0.0, center - half), min(1.0, center + half))
+def estimate_rate(successes: int, trials: int) -> Rate:
+    """Return a rate with Clopper's and Pearson's exact interval, which covers every rate for every number of
+    trials. Wilson's covers a rate just above 0 or below 1 in 84 % of samples."""
+    high = 1.0 - bound_rate(trials - successes, trials, _TAIL)
+    return Rate(successes / trials, bound_rate(successes, trials, _TAIL), high)
 
 
 def compute_iqm(values: Values) -> float:
@@ -113,8 +110,9 @@ def compute_iqm(values: Values) -> float:
 def estimate_iqm(strata: Sequence[Values]) -> Interval | None:
     """Return the interquartile mean of all values with stratified bootstrap bounds; None without values.
 
-    Each stratum (the seeds of one task) is resampled separately. The percentiles are those of Hesterberg's
-    (2015) expanded interval, because the plain ones are too narrow for few values.
+    Each stratum (the seeds of one task) is resampled separately, and needs `MIN_VALUES` values: few of them
+    understate its spread. The percentiles are those of Hesterberg's (2015) expanded interval, because the
+    plain ones are too narrow for few values.
     """
     from scipy import stats
 
@@ -122,13 +120,14 @@ def estimate_iqm(strata: Sequence[Values]) -> Interval | None:
     if not arrays:
         return None
     pooled = np.concatenate(arrays)
-    num, iqm = len(pooled), compute_iqm(pooled.tolist())
-    if num < MIN_VALUES or all(map(_are_equal, arrays)):
+    least, iqm = min(map(len, arrays)), compute_iqm(pooled.tolist())
+    if least < MIN_VALUES or all(map(_are_equal, arrays)):
         return Interval(iqm, None, None)
     rng = generator("bootstrap", *map(len, arrays))
     picks = [array[rng.integers(0, len(array), (_RESAMPLES, len(array)))] for array in arrays]
     resampled = stats.trim_mean(np.concatenate(picks, axis=1), _TRIM, axis=1)
-    tail = float(stats.norm.cdf(-math.sqrt(num / (num - 1)) * stats.t.ppf(1.0 - _TAIL, num - 1)))
+    quantile = stats.t.ppf(1.0 - _TAIL, len(pooled) - len(arrays))
+    tail = float(stats.norm.cdf(-math.sqrt(least / (least - 1)) * quantile))
     low, high = np.quantile(resampled, [tail, 1.0 - tail])
     # Resampled means of equal values may differ from the mean by rounding.
     return Interval(iqm, min(float(low), iqm), max(float(high), iqm))
@@ -176,6 +175,19 @@ def compare_means(ours: Values, theirs: Values) -> float | None:
         batch=max(1, _BATCH // (len(ours) + len(theirs))),
     )  # fmt: skip
     return min(1.0, float(found.pvalue))
+
+
+def estimate_excess(groups: Sequence[Values]) -> float | None:
+    """Return by how much the highest mean of several groups exceeds its true value on average if all of them
+    are equal, which is the worst case; None if no group has two values. Blom's approximation of the highest
+    of normal values."""
+    from scipy import stats
+
+    known = [np.asarray(group, float) for group in groups if len(group) > 1]
+    if not known:
+        return None
+    standard_error = math.sqrt(float(np.mean([array.var(ddof=1) / len(array) for array in known])))
+    return standard_error * float(stats.norm.ppf((len(groups) - 0.375) / (len(groups) + 0.25)))
 
 
 def compute_sign_test(wins: int, losses: int) -> float:

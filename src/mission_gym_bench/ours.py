@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from mission_gym.errors import WorkerError
 from mission_gym.rollout.play import Actor
 from mission_gym.run.build import make_loaded_policy
 from mission_gym.run.config import resolve
@@ -90,6 +91,8 @@ def train_defaults(job: TrainingJob, folder: Path) -> TrainingResult:
         examiner.begin()
         for progress in session.updates():
             examiner.look(progress.step, make_actor)
+        if session.step < job.flags["timesteps"]:  # a signal: saved, but not to be compared
+            raise WorkerError(f"the training was stopped at step {session.step:,}")
         return examiner.finish(session.step, make_actor(), session.learner.gradient_steps)
 
 

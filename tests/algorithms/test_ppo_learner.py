@@ -249,7 +249,7 @@ class TestScaleOfValues:
         seen: list[float] = []
 
         def measure(batch: Minibatch, settings: StepSettings) -> Losses:
-            seen.append(float((batch.value - batch.old_value).abs().max()))
+            seen.append(float((batch.value.detach() - batch.old_value).abs().max()))
             return compute_losses(batch, settings)
 
         monkeypatch.setattr(torch_kernel, "compute_losses", measure)

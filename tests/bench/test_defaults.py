@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mission_gym.errors import UsageError
+from mission_gym.errors import UsageError, WorkerError
 from mission_gym.rollout.play import Actor
 from mission_gym.run.evaluation import Evaluator
 from mission_gym_bench import main as bench_main
@@ -40,6 +40,12 @@ def _trial(side, seed, score, curve=(), steps=1000, train_s=10.0):
 
 def _trials(side, *scores):
     return [_trial(side, seed, score) for seed, score in enumerate(scores, 1)]
+
+
+def test_a_training_that_was_stopped_is_not_compared(tmp_path):
+    job = TrainingJob("", _TINY.env_id, {"timesteps": 10**9, "seed": 1, "max_time": 0.1}, 2)
+    with pytest.raises(WorkerError, match="the training was stopped at step "):
+        ours.train_defaults(job, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +220,7 @@ def test_peers_are_measured_where_the_file_has_nothing_and_kept_as_they_arrive(m
 
     monkeypatch.setattr(trials, "run_jobs", run_jobs)
     measure_peers(path, [_TINY])
-    assert made == [(peer, seed) for seed in (1, 2, 3) for peer in PEERS]
+    assert made == [(peer, seed) for seed in (1, 2, 3, 4, 5) for peer in PEERS]
     machine, kept = read_trials(path)
     assert machine == trials.describe_machine()
     assert kept[0] == DefaultsTrial(

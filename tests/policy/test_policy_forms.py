@@ -9,6 +9,7 @@ from mission_gym.actions import ActionSpec
 from mission_gym.data import LeafSpec, Weights
 from mission_gym.errors import ConfigError
 from mission_gym.policy import Encoder, NumpyPolicy, PolicySpec
+from mission_gym.policy.encoding import Normalizer
 from mission_gym.policy.sampling import Sampler, draw_noise
 from mission_gym.policy.torch_forms import ActorCritic, TorchPolicy, model_arrays
 from mission_gym.streams import generator
@@ -121,11 +122,36 @@ def test_an_entry_that_never_moved_counts_as_it_is_when_it_first_does() -> None:
     np.testing.assert_allclose(flat[1:], [1.0, 1.0], rtol=1e-6)
     deviation = np.sqrt(encoder.normalizer.var[0] + 1e-8)
     assert flat[0] == pytest.approx((2.0 - encoder.normalizer.mean[0]) / deviation, rel=1e-5)
-    # From then on it has a deviation.
+    # From then on it has a standard deviation: 0.43 at first, of which the floor makes 0.5.
     rows[:50, 1] = 1.0
-    encoder.normalizer.merge(encoder.flatten((rows,)))
-    flat = encoder.encode((np.array([[2.0, 1.0, 0.1]], np.float32),)).flat[0]
-    assert flat[1] == pytest.approx(0.75 / np.sqrt(0.25 * 0.75), rel=1e-5)
+    expected = [0.75 / 0.5, 2 / 3 / np.sqrt(2 / 9)]
+    for number in expected:
+        encoder.normalizer.merge(encoder.flatten((rows,)))
+        flat = encoder.encode((np.array([[2.0, 1.0, 0.1]], np.float32),)).flat[0]
+        assert flat[1] == pytest.approx(number, rel=1e-5)
+
+
+def test_a_rare_flag_grows_at_most_twofold_between_updates() -> None:
+    """Unset for 100,000 rows, then set in 8 of 256: its standard deviation of 0.01 would make 10 of 1."""
+    encoder = Encoder((LeafSpec("", (3,), "float32", "vector"),), normalize=True)
+    assert encoder.normalizer is not None
+    rng, plain = np.random.default_rng(0), Normalizer(np.ones(1, bool))
+
+    def merge(num_rows: int, num_set: int) -> float:
+        """The flag as an input after the block. The others: a usual entry, and one of small numbers."""
+        rows = rng.normal(2.0, 3.0, (num_rows, 3)).astype(np.float32)
+        rows[:, 1] = np.arange(num_rows) < num_set
+        rows[:, 2] = 1e-4 * (num_set > 0) * rng.normal(size=num_rows)
+        encoder.normalizer.merge(rows)
+        plain.merge(rows[:, :1])
+        np.testing.assert_array_equal(encoder.normalizer.std[0], np.sqrt(plain.var[0] + 1e-8))
+        return float(encoder.encode((np.array([[0.0, 1.0, 0.0]], np.float32),)).flat[0, 1])
+
+    assert [merge(100_000, 0), merge(256, 0)] == [1.0, 1.0]
+    found = [merge(256, number) for number in (8, 0, 8, 8, 8, 8)]
+    np.testing.assert_allclose(found, [2, 2, 4, 8, 10, 10], rtol=2e-3)
+    # Numbers too small to disturb are scaled up at once.
+    assert encoder.normalizer.std[2] < 5e-4
 
 
 def test_masked_actions_are_never_drawn_and_frequencies_follow_the_softmax() -> None:

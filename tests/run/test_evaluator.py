@@ -15,6 +15,8 @@ from mission_gym.rollout.play import Actor
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import Environment, open_environment
 from mission_gym.run.evaluation import Evaluator
+from mission_gym.run.start import start_run
+from runs import drain
 
 
 def open_toy(vector: str, **kwargs: Any) -> Environment:
@@ -65,3 +67,19 @@ def test_episodes_that_all_fail_again_are_told() -> None:
         pytest.raises(EnvFailure, match=r"^all 2 episodes of an evaluation failed, 2 times; .* \[<toy>\]$"),
     ):
         evaluator.play_all(Actor(act))
+
+
+def test_a_run_warns_about_episodes_of_an_evaluation_that_failed(tmp_path: Path) -> None:
+    """If crashes depend on the policy, the episodes that are left are a selection."""
+    said: list[dict[str, Any]] = []
+    flags = {
+        "n_envs": 4, "n_steps_per_env": 16, "timesteps": 128, "eval_episodes": 4, "network_arch": "8",
+        "tensorboard": False, "vector": "serial", "tune": False, "runs_dir": str(tmp_path),
+    }  # fmt: skip
+    with Evaluator(open_toy("serial", fails=True), "select", 4) as evaluator:
+        result = evaluator.play_all(Actor(act))
+    with start_run(resolve("toys:Identity", flags), said.append) as session:
+        session.selection.add(0, result, 0.1)
+        drain(session)
+    (warning,) = (event["message"] for event in said if event["event"] == "warning")
+    assert warning.startswith("1 of 4 episodes of the evaluation failed and are not counted")

@@ -1,9 +1,9 @@
 """Sweeps whose runs are a small script instead of a training: their return is known from their learning rate.
 
-The script stands in for Python: it is called as `python -m mission_gym train ...`, and leaves what a sweep
+The script stands in for Python: it is called as `python -P -m mission_gym train ...`, and leaves what a sweep
 reads of a run. It returns most with 1e-3, less with each power of ten from there, and a little more with
-higher seeds; above 5e-3 it fails as a run does that is not finite. So a run costs milliseconds where a
-training costs seconds; trainings are in `test_sweeps.py`.
+higher seeds, and 0.5 more in a re-test; above 5e-3 it fails as a run does that is not finite. So a run costs
+milliseconds where a training costs seconds; trainings are in `test_sweeps.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCRIPT = """#!{python} -ES
 import json, math, os, signal, sys, time
 from pathlib import Path
 
-words = sys.argv[3:]
+words = sys.argv[4:]
 values = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
 signs = Path({signs!r})
 stop = []
@@ -41,10 +41,10 @@ def end(state, cause, code):
     write(Path(os.environ["MISSION_GYM_END_FILE"]), {{"pid": os.getpid(), "code": code}})
     sys.exit(code)
 
-def evaluate(step, value):
+def evaluate(step, value, suite="select"):
     bounds = {{"return_mean": value, "return_low": value - 1, "return_high": value + 1, "score": value - 1}}
-    more = {{"step": step, "suite": "select", "episodes": 20, "length_mean": 1.0, "outcomes": {{}}}}
-    write(run / "eval" / f"step_{{step:012}}-select.json", bounds | more)
+    more = {{"step": step, "suite": suite, "episodes": 20, "length_mean": 1.0, "outcomes": {{}}}}
+    write(run / "eval" / f"step_{{step:012}}-{{suite}}.json", bounds | more)
 
 run = Path(values["runs-dir"]) / (values["run-name"] + "-20260101-000000")
 write(run / "status.json", {{"state": "starting", "pid": os.getpid(), "created": 1.0}})
@@ -64,6 +64,8 @@ if rate > 5e-3:
 row = {{"event": "progress", "step": 1000, "time/time_elapsed": 1.0 + rate, "rollout/ep_rew_mean": value}}
 (run / "metrics.jsonl").write_text(json.dumps(row) + chr(10))
 evaluate(1000, value)
+if int(values.get("retest-episodes", 0)):
+    evaluate(1000, value + 0.5, "retest")
 end("done", "all steps made", 0)
 """
 # How a process of its own works on a sweep whose runs are the script.
@@ -99,9 +101,13 @@ class Sweepers:
             "retest_seeds": [1, 2], "folder": str(self.signs),
         }  # fmt: skip
         question = Question.model_validate(asked | more)
-        return Queue().make_group(
-            self.runs_dir, "s", "sweep", [], lambda group: write_sweep(group, SweepRecord(question=question))
-        )
+        queue = Queue()
+
+        def prepare(group: GroupDir) -> None:
+            queue.claim(group, [question])
+            write_sweep(group, SweepRecord(question=question))
+
+        return queue.make_group(self.runs_dir, "s", "sweep", [], prepare)
 
     def drive(self, group: GroupDir) -> subprocess.Popen[str]:
         """A process that works on a sweep to its end."""

@@ -189,6 +189,12 @@ class EvaluationSection(Section):
     eval_stage: str = Field(
         LAST, min_length=1, description="Stage of the curriculum for evaluations: last, a number or a name."
     )
+    retest_episodes: Whole = Field(
+        0,
+        ge=0,
+        description="Episodes of the final policy at the end, on seeds of the report suite that nothing else"
+        " uses (0 disables them). Sweeps set it for their re-tests.",
+    )
 
 
 class CheckpointSection(Section):

@@ -31,14 +31,20 @@ class FlatAdam:
 
     No tensor ever moves, not even when arrays are loaded: a captured graph knows them by address.
     part: the name of the model among others, a prefix of its parameters' names in arrays.
+    apart: a prefix of parameters; their gradients are clipped by their own norm, the others by theirs.
     """
 
-    def __init__(self, model: nn.Module, epsilon: float, part: str = "") -> None:
+    def __init__(self, model: nn.Module, epsilon: float, part: str = "", apart: str | None = None) -> None:
         self._prefix = f"{part}." if part else ""
         self._step_name = f"step.{part}" if part else "step"
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._shapes = {name: tuple(p.shape) for name, p in parameters.items()}
-        self._slices, self._size = _lay_out(parameters)
+        groups = [parameters]
+        if apart is not None:
+            others = {name: p for name, p in parameters.items() if not name.startswith(apart)}
+            groups = [others, {name: p for name, p in parameters.items() if name not in others}]
+        self._num_groups = len(groups)
+        self._slices, self._size = _lay_out(groups)
         self.flat = nn.Parameter(self.flatten(model))
         self.grad = self.flat.grad = torch.zeros_like(self.flat)
         # The leaves that losses are differentiated by, each with its view of the gradient.
@@ -96,19 +102,14 @@ class FlatAdam:
         found = torch.autograd.grad(loss, leaves, self._one, materialize_grads=True)
         torch._foreach_copy_(grads, found)
 
-    def clip(self, max_grad_norm: float | Tensor, parts: Sequence[slice] = (slice(None),)) -> Tensor:
-        """Clip the gradient of each part by its own norm; returns the norm of the whole before clipping,
-        without leaving the device."""
-        norms: list[Tensor] = [torch.linalg.vector_norm(self.grad[part]) for part in parts]
-        for part, norm in zip(parts, norms, strict=True):
-            self.grad[part].mul_((max_grad_norm / (norm + 1e-6)).clamp_max(1.0))
-        whole: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-        return whole
-
-    def split_at(self, prefix: str) -> tuple[slice, slice]:
-        """The parts of the flat tensor before and from the first parameter with this prefix on."""
-        start = min(place.start for name, place in self._slices.items() if name.startswith(prefix))
-        return slice(0, start), slice(start, None)
+    def clip(self, max_grad_norm: float | Tensor) -> Tensor:
+        """Clip the gradient of each group; returns the norm of all before clipping, without leaving the
+        device."""
+        groups = self.grad.view(self._num_groups, -1)
+        norms: Tensor = torch.linalg.vector_norm(groups, dim=1, keepdim=True)
+        groups /= torch.fmax(norms / max_grad_norm, self._one)  # never NaN, so gaps stay 0
+        norm: Tensor = norms.squeeze() if self._num_groups == 1 else torch.linalg.vector_norm(norms)
+        return norm
 
     def step(self, learning_rate: float | Tensor, skip: Tensor | None = None) -> None:
         """One step, unless `skip`, a number on the device, is 1. Each replay of a graph reads a learning rate
@@ -156,18 +157,26 @@ class FlatAdam:
         }
 
 
-def _lay_out(parameters: dict[str, nn.Parameter]) -> tuple[dict[str, slice], int]:
+def _lay_out(groups: Sequence[Mapping[str, nn.Parameter]]) -> tuple[dict[str, slice], int]:
     """The slice of every parameter in the flat tensor, and its length.
 
-    Kernels of accelerators load several numbers at once, and some fail at unaligned addresses. So each
-    parameter starts at a multiple of 64 there; the gaps stay 0.
+    Groups get equal shares of it, one after another, so that one call computes the norms of all. Kernels of
+    accelerators load several numbers at once, and some fail at unaligned addresses. So each parameter starts
+    at a multiple of 64 there. Gaps stay 0.
     """
-    on_cpu = all(parameter.device.type == "cpu" for parameter in parameters.values())
-    slices, start = {}, 0
-    for name, parameter in parameters.items():
-        slices[name] = slice(start, start + parameter.numel())
-        start += parameter.numel() if on_cpu else -(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT
-    return slices, start
+
+    def measure(parameter: nn.Parameter) -> int:
+        alignment = 1 if parameter.device.type == "cpu" else _ALIGNMENT
+        return -(-parameter.numel() // alignment) * alignment
+
+    share = max(sum(map(measure, group.values())) for group in groups)
+    slices = {}
+    for number, group in enumerate(groups):
+        start = number * share
+        for name, parameter in group.items():
+            slices[name] = slice(start, start + parameter.numel())
+            start += measure(parameter)
+    return slices, share * len(groups)
 
 
 class TorchNetwork:
@@ -177,6 +186,7 @@ class TorchNetwork:
     frozen: networks without an optimizer, such as target networks.
     is_acting: whether acting needs the parameter of this name; frozen ones never act.
     can_capture: whether gradient steps decide nothing on the host, which a graph would not repeat.
+    apart: see `FlatAdam`.
     """
 
     def __init__(
@@ -188,9 +198,12 @@ class TorchNetwork:
         frozen: Mapping[str, nn.Module] | None = None,
         is_acting: Callable[[str], bool] = lambda name: True,
         can_capture: bool,
+        apart: str | None = None,
     ) -> None:
         self.device = torch.device(device)
-        self.adams = {part: FlatAdam(model.to(self.device), epsilon, part) for part, model in parts.items()}
+        self.adams = {
+            part: FlatAdam(model.to(self.device), epsilon, part, apart) for part, model in parts.items()
+        }
         self.notes: list[str] = []
         self.record: Recorder | None = None
         if can_capture and self.device.type == "cuda":

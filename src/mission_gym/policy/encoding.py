@@ -49,6 +49,9 @@ class Normalizer:
     """Running mean and variance of the flat features, float64. Entries of other leaves than vectors keep mean
     0 and variance 1, so that one expression serves the whole row.
 
+    std: the divisors. The standard deviations, but with a floor: half of the divisor before a merge, or the
+    largest distance from the mean if that is less. So the inputs of a rare flag at most double between two
+    updates. An entry that never moved has the divisor 1, and one that does not move in a block keeps its own.
     dtype: of the features before the mean is subtracted, float32 or float64.
     """
 
@@ -58,13 +61,12 @@ class Normalizer:
         self.count = 0.0
         self.mean = np.zeros(len(vector_entries))
         self.var = np.ones(len(vector_entries))
+        self.std = np.ones(len(vector_entries))
         self._publish()
 
     def _publish(self) -> None:
         self._mean = self.mean.astype(self._dtype)
-        self._scale = (1.0 / np.sqrt(self.var + _EPSILON)).astype(np.float32)
-        # A flag that was never set has no spread: when it first changes, it enters unscaled, not as 10,000.
-        self._scale[~self.vector_entries | (self.var <= (_CONSTANT * self.mean) ** 2)] = 1.0
+        self._scale = (1.0 / self.std).astype(np.float32)
 
     def apply(self, flat: Array) -> Array:
         """Normalise features [N, F]; float32."""
@@ -87,8 +89,18 @@ class Normalizer:
             spread = old + rows.var(axis=0) * count + delta**2 * self.count * count / total
         else:
             spread = rows.var(axis=0) * count
-        self.mean[self.vector_entries] += delta * count / total
-        self.var[self.vector_entries] = spread / total
+        mean = self.mean[self.vector_entries] + delta * count / total
+        var = spread / total
+        std = np.sqrt(var + _EPSILON)
+        # Rounding does not count as movement. A flag that was never set enters unscaled, not as 10,000.
+        std[var <= (_CONSTANT * mean) ** 2] = 1.0
+        if self.count:
+            low, high, old = rows.min(axis=0), rows.max(axis=0), self.std[self.vector_entries]
+            floor = np.minimum(old / 2, np.maximum(high - mean, mean - low))
+            std = np.maximum(std, np.where(low < high, floor, old))
+        self.mean[self.vector_entries] = mean
+        self.var[self.vector_entries] = var
+        self.std[self.vector_entries] = std
         self.count = total
         self._publish()
 
@@ -97,12 +109,14 @@ class Normalizer:
             "normalizer.count": np.array(self.count),
             "normalizer.mean": self.mean.copy(),
             "normalizer.var": self.var.copy(),
+            "normalizer.std": self.std.copy(),
         }
 
     def load(self, arrays: dict[str, Array]) -> None:
         self.count = float(arrays["normalizer.count"])
-        self.mean = np.array(arrays["normalizer.mean"], np.float64)
-        self.var = np.array(arrays["normalizer.var"], np.float64)
+        self.mean, self.var, self.std = (
+            np.array(arrays[f"normalizer.{name}"], np.float64) for name in ("mean", "var", "std")
+        )
         self._publish()
 
 

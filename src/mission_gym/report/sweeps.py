@@ -63,7 +63,7 @@ def view_sweep(document: Document) -> RenderableType:
         views += [Text("\nimportance of each field", style="bold"), make_pairs(rows)]
     if document["candidates"]:
         seeds = question["retest_seeds"]
-        head = f"\ntrained again on seeds {seeds[0]} to {seeds[-1]}: {question['measure']}, 95 % intervals"
+        head = f"\ntrained again on seeds {seeds[0]} to {seeds[-1]}: {question['measure']} on unused episodes"
         views += [Text(head, style="bold"), _view_candidates(document, names)]
     if document["verdict"]:
         views.append(Text(f"\n{document['verdict']}", style="bold"))

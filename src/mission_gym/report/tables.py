@@ -291,9 +291,12 @@ def show_seeds(estimate: Document) -> str:
     shown = ", ".join(map(show_number, values))
     if len(values) < MIN_SEEDS:
         return f"{shown} (too few for a mean)"
-    if len(values) >= MIN_VALUES:
+    if len(values) >= MIN_VALUES and values[0] == values[-1]:
         return f"{show_number(mean)} (all equal)"
-    return f"mean {show_number(mean)} of {shown} (no interval below {MIN_VALUES} seeds)"
+    enough = (
+        f"{MIN_VALUES} seeds" if len(values) < MIN_VALUES else f"{MIN_VALUES} different seeds of each job"
+    )
+    return f"mean {show_number(mean)} of {shown} (no interval below {enough})"
 
 
 def view_results(results: Mapping[str, Document]) -> RenderableType:

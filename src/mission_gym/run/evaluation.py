@@ -15,7 +15,7 @@ from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents import AGENTS
 from mission_gym.env.contract import TERMS
 from mission_gym.errors import EnvContractError, EnvFailure, ResourceRefused
-from mission_gym.intervals import compute_wilson, estimate_mean
+from mission_gym.intervals import estimate_mean, estimate_rate
 from mission_gym.rollout.collector import ActingPolicy
 from mission_gym.rollout.play import Actor, count_playing, play, seed_of_suite
 from mission_gym.run.environment import Environment
@@ -218,7 +218,7 @@ def _make_result(
 ) -> EvalResult:
     """counts: episodes by outcome."""
     mean, low, high = estimate_mean(returns)
-    rates = {name: compute_wilson(count, len(returns)) for name, count in counts.items()}
+    rates = {name: estimate_rate(count, len(returns)) for name, count in counts.items()}
     return EvalResult(
         episodes=len(returns),
         return_mean=mean,

@@ -28,7 +28,16 @@ from mission_gym.run.retention import NUM_CONFIRMED
 from mission_gym.run.saving import passed_multiple
 from mission_gym.run.snapshot import RunContext, checkpoint_errors
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints, load_checkpoint
-from mission_gym.store.evals import CONFIRM, GOAL, SELECT, find_best, rank_best, read_evals, write_eval
+from mission_gym.store.evals import (
+    CONFIRM,
+    GOAL,
+    RETEST,
+    SELECT,
+    find_best,
+    rank_best,
+    read_evals,
+    write_eval,
+)
 from mission_gym.store.rundir import RunDir
 
 Stop = Callable[[], bool]
@@ -38,6 +47,7 @@ _EVALUATING = 0.7  # part of them for evaluations; the rest is for the confirmat
 _CONFIRMING = 0.4  # that rest, relative to the steps of the evaluations
 _ROUND = 1000
 _GOAL_EPISODES = 100  # of a check, or those of an evaluation if they are more
+_RETEST_FIRST = 10_000  # number of the re-test's first seed in the report suite; `eval` plays those before it
 _RECENT = 5  # evaluations whose lowest return counts if all further episodes have the same one
 
 
@@ -187,8 +197,8 @@ class Selection:
     def check_goal(self, step: int, result: EvalResult, stop: Stop) -> None:
         """Declare the goal of `stop_when` if an evaluation reaches it and further seeds confirm it.
 
-        A run looks at its goal many times, so one lucky look decides nothing. Check number k plays seeds that
-        no other evaluation uses, and errs with a probability of at most LEVEL / (k (k + 1)): together LEVEL.
+        A run looks at its goal many times, so one lucky look decides nothing. Each check plays seeds that no
+        other evaluation uses.
         """
         context, text = self._context, self._context.config.run.stop_when
         if text is None:
@@ -208,7 +218,7 @@ class Selection:
             return
         state.goal_checks = number
         state.eval_steps += more.num_steps
-        bound = bound_goal(rule.name, more, _read_recent(context.run), LEVEL / (number * (number + 1)))
+        bound = bound_goal(rule.name, more, _read_recent(context.run), number)
         found = f"at least {bound:.3g} in {more.episodes} further episodes"
         with suppress(DiskError):
             write_eval(context.run, step, GOAL, more.document() | {"returns": list(more.returns)})
@@ -236,6 +246,15 @@ class Selection:
         if best := find_best(context.run):
             self._best_score, context.best_step = best
 
+    def retest(self, step: int, stop: Stop) -> None:
+        """Play the learner's weights on seeds of the report suite that no evaluation and no report uses."""
+        context, num_episodes = self._context, self._context.config.evaluation.retest_episodes
+        policy = make_loaded_policy(context.config, context.spec, context.learner.weights())
+        with Evaluator(context.environment, "report", num_episodes, first=_RETEST_FIRST) as evaluator:
+            result = evaluator.play(policy_actor(policy, context.spec), stop=stop)
+        if result is not None:
+            write_eval(context.run, step, RETEST, result.document())
+
     def close(self) -> None:
         """Close the environments of the evaluations."""
         if self._evaluator is not None:
@@ -243,12 +262,14 @@ class Selection:
             self._evaluator = None
 
 
-def bound_goal(name: str, result: EvalResult, recent: Sequence[float], alpha: float) -> float:
-    """A lower bound of the return or of an outcome's rate, too high with a probability of at most alpha.
+def bound_goal(name: str, result: EvalResult, recent: Sequence[float], number: int) -> float:
+    """A lower bound of the return or of an outcome's rate in check number k, from 1. It is too high with a
+    probability of at most LEVEL / (k (k + 1)), so in all checks of a run together of LEVEL.
 
     If all returns are equal, a rarer kind of episode may be unseen; it is as bad as the lowest of the recent
     returns, of this policy and of those shortly before it.
     """
+    alpha = LEVEL / (number * (number + 1))
     if name != "return":
         count = round(result.outcomes[name]["rate"] * result.episodes)
         return bound_rate(count, result.episodes, alpha)

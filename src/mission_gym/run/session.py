@@ -151,6 +151,10 @@ class Session(RunContext):
             self.status.tick("evaluating")
             with self.telemetry.clock.phase("evaluate"):
                 self.selection.confirm(self.step, self.stop)
+        if self.config.evaluation.retest_episodes and not self.stop():
+            self.status.tick("evaluating")
+            with self.telemetry.clock.phase("evaluate"):
+                self.selection.retest(self.step, self.stop)
         if self.stop():
             self._save_and_end("stopped", f"{self.stop.reason}")
         elif self.goal is not None:

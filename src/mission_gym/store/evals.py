@@ -22,6 +22,7 @@ from mission_gym.store.validation import Count, Record, Str, read_validated
 SELECT = "select"  # the suite that selects models
 CONFIRM = "confirm"  # the candidates that were selected, evaluated again
 GOAL = "goal"  # further seeds of the selection suite, which decide whether the goal is reached
+RETEST = "retest"  # seeds of the report suite that nothing else uses: the final policy of a sweep's re-test
 
 
 class _Rate(Record):
@@ -153,10 +154,16 @@ def best_step(run: RunDir, among: Container[int] | None = None) -> int | None:
     return best and best[1]
 
 
+def read_last(run: RunDir, suite: str) -> dict[str, Any] | None:
+    """Return the last evaluation on a suite; None without one."""
+    results = [each for each in read_evals(run) if each["suite"] == suite]
+    return max(results, key=lambda each: each["step"], default=None)
+
+
 def read_last_return(run: RunDir) -> float | None:
-    """Return the mean return of the last evaluation on the selection suite; None without one."""
-    results = [each for each in read_evals(run) if each["suite"] == SELECT]
-    last = max(results, key=lambda each: each["step"], default=None)
+    """Return the mean return of the re-test, else of the last evaluation on the selection suite; None without
+    one."""
+    last = read_last(run, RETEST) or read_last(run, SELECT)
     return None if last is None else last.get("return_mean")
 
 

@@ -195,7 +195,7 @@ def learn(
         if not math.isfinite(norm):
             continue
         num_steps += 1
-        clip = min(settings.max_grad_norm / (norm + 1e-6), 1.0)
+        clip = settings.max_grad_norm / max(norm, settings.max_grad_norm)
         step_adam(flat, grad, first, second, num_steps, settings.learning_rate, clip, ADAM_EPSILON)
         if settings.tau < 1.0:
             tau = np.float32(settings.tau)

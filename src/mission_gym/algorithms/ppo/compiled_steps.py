@@ -251,7 +251,7 @@ def learn(
         if math.isfinite(norm):
             num_steps += 1
             for start, end, square in ((low, split, critic_square), (split, high, actor_square)):
-                clip = min(settings.max_grad_norm / (math.sqrt(square) + 1e-6), 1.0)
+                clip = settings.max_grad_norm / max(math.sqrt(square), settings.max_grad_norm)
                 step_adam(
                     flat[start:end], grads[0, start:end], first[start:end], second[start:end], num_steps,
                     settings.learning_rate, clip, ADAM_EPSILON,

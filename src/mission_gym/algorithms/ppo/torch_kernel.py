@@ -6,7 +6,7 @@ decides nothing on the host, so it can be captured as a graph. Nothing on the de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -56,19 +56,17 @@ class TorchKernel(TorchNetwork):
         batch_size: int | None = None,
     ) -> None:
         self.spec, self.model = spec, ActorCritic(spec, seed)
-        # A user's network may decide something on the host.
+        # A user's network may decide something on the host. Networks that share nothing are clipped apart:
+        # large errors of values leave the actor's step alone.
         super().__init__(
             {"": self.model},
             device,
             ADAM_EPSILON,
             is_acting=self.model.is_acting,
             can_capture=spec.network is None,
+            apart="critic." if _is_split(self.model) else None,
         )
         self._network: _Network = self.model
-        # Networks that share nothing are clipped apart: large errors of values leave the actor's step alone.
-        self._clipped: Sequence[slice] = (slice(None),)
-        if _is_split(self.model):
-            self._clipped = self.adam.split_at("critic.")
         if _can_stack(self.model):
             self._network = StackedActorCritic(self.model, self.adam)
         self.defers_stats = self.device.type == "cuda"
@@ -236,7 +234,7 @@ class TorchKernel(TorchNetwork):
     def _step(self, flat: Tensor, columns: Tensor, index: Tensor) -> Tensor:
         """One gradient step, without leaving the device; returns a row of the table."""
         losses = self._backward(flat, columns, index)
-        norm = self.adam.clip(self._settings.max_grad_norm, self._clipped)
+        norm = self.adam.clip(self._settings.max_grad_norm)
         self.adam.step(self._rate)
         return _make_row(losses, norm)
 

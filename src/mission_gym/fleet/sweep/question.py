@@ -76,7 +76,7 @@ def read_size(request: SweepRequest, problems: list[str]) -> SweepSize:
         budget_s,
         read("seeds_per_trial", request.seeds_per_trial, 1, _MOST_SEEDS),
         read("retest", request.retest, 1, MOST_TRIALS),
-        read("retest_seeds", request.retest_seeds, 2, _MOST_SEEDS),  # one seed has no interval
+        read("retest_seeds", request.retest_seeds, 2, _MOST_SEEDS),  # below 5 nothing is called better
     )
 
 

@@ -26,6 +26,7 @@ from mission_gym.fleet.sweep.trials import (
     rank_candidates,
     read_curve,
     read_results,
+    read_score,
     request_jobs,
 )
 from mission_gym.report.formats import show_number
@@ -113,9 +114,9 @@ class Search:
             if self._question.pruner != "none" and not trial.is_doomed:
                 self._stop_if_behind(number, own)
             return False
-        results, causes = read_results(own, self._question.measure)
+        results, causes = read_results(own, read_score)
         if not causes:
-            score = mean(result.score for result in results)
+            score = mean(result.value for result in results)
             self._study.note(number, curve=read_curve(own))
             self._study.finish(number, score, mean(result.seconds for result in results))
             outcome = f"lower bound {show_number(score)}"
@@ -172,10 +173,11 @@ class Search:
 
     def _request(self, trial: SweepTrial, *, is_again: bool = False) -> list[JobRequest]:
         question, number = self._question, trial.row.number
-        variant, seeds = name_trial(number), question.seeds
+        variant, seeds, given = name_trial(number), question.seeds, trial.given
         if is_again:
             variant, seeds = name_retest(number), question.retest_seeds
-        return request_jobs(self._group, question, self._needs, variant, trial.given, seeds)
+            given = given | {"retest_episodes": self._base.config.evaluation.eval_episodes}
+        return request_jobs(self._group, question, self._needs, variant, given, seeds)
 
     def _request_retests(self, trials: Sequence[SweepTrial], jobs: Jobs) -> list[JobRequest]:
         """The missing runs on fresh seeds: those of the default once no trial is added, those of the best
@@ -222,4 +224,4 @@ class Search:
         if record.best_trial is None:
             return record, ""
         winner = trials[record.best_trial]
-        return record, make_preset(self._base, winner, record.candidates[0], self._question)
+        return record, make_preset(self._base, winner, record.candidates, self._question)

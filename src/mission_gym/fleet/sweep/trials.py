@@ -5,21 +5,21 @@ The best settings and the default are trained again on fresh seeds. The winner b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import yaml
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.plain_yaml import to_plain
-from mission_gym.errors import RunStateError
 from mission_gym.fleet.drafts import Draft, Needs, name_member
 from mission_gym.fleet.requests import make_requests
 from mission_gym.fleet.sweep.study import SweepTrial, rank
-from mission_gym.intervals import LEVEL, MIN_SEEDS, compare_means, describe_seeds
+from mission_gym.intervals import LEVEL, MIN_SEEDS, compare_means, describe_seeds, estimate_excess
 from mission_gym.report.formats import show_number
-from mission_gym.store.evals import SELECT, read_evals
+from mission_gym.store.evals import RETEST, SELECT, read_evals, read_last
 from mission_gym.store.groups import GroupDir, Job, JobRequest
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sweeps import DEFAULT, Candidate, Question, Values, is_retest, name_retest
@@ -29,10 +29,9 @@ _OF_A_RUN = ("seed", "run_name", "runs_dir")  # different for each run
 
 
 class RunResult(NamedTuple):
-    """The result of a run, by its last evaluation."""
+    """The result of a run."""
 
-    score: float  # lower bound
-    value: float  # mean
+    value: float
     seconds: float  # of training
 
 
@@ -70,34 +69,36 @@ def measure_jobs_s(group: GroupDir) -> list[float]:
     return found
 
 
-def read_results(jobs: Iterable[Job], measure: str) -> TrialEnd:
-    """The results of jobs that have ended."""
+def read_results(jobs: Iterable[Job], read_value: Callable[[RunDir], float | None]) -> TrialEnd:
+    """The results of jobs that have ended. read_value: see `read_score` and `read_retest`."""
     results, causes = [], []
     for job in jobs:
         is_done = job.state == "done"
-        found = read_result(RunDir(job.run), measure) if is_done and job.run is not None else None
-        if found is not None:
-            results.append(found)
+        value = read_value(RunDir(job.run)) if is_done and job.run is not None else None
+        if job.run is not None and value is not None:
+            rows = MetricsLog.stream(RunDir(job.run).metrics_jsonl)
+            times = (row.get("time/time_elapsed") or 0.0 for row in rows)
+            results.append(RunResult(value, float(max(times, default=0.0))))
         else:
             why = "its last evaluation is missing or not finite" if is_done else job.cause
             causes.append(f"seed {job.request.seed} {job.state}: {why}")
     return TrialEnd(results, causes)
 
 
-def read_result(run: RunDir, measure: str) -> RunResult | None:
-    """The result of a run; None if its last evaluation is missing or not finite."""
-    try:
-        evals = _list_evals(run)
-    except RunStateError:
-        return None
-    last = evals[-1] if evals else {}
-    value = last.get("return_mean")
-    if measure != "return":
-        value = ((last.get("outcomes") or {}).get(measure) or {}).get("rate")
-    if value is None or last.get("score") is None:
-        return None
-    times = (row.get("time/time_elapsed") or 0.0 for row in MetricsLog.stream(run.metrics_jsonl))
-    return RunResult(last["score"], value, float(max(times, default=0.0)))
+def read_score(run: RunDir) -> float | None:
+    """The score of a trial's run: the lower bound in its last evaluation. None if that is missing or not
+    finite."""
+    last = read_last(run, SELECT) or {}
+    return cast(float | None, last.get("score"))
+
+
+def read_retest(run: RunDir, measure: str) -> float | None:
+    """The mean of the measure in the re-test of a run, whose episodes chose nothing; None if that is missing
+    or not finite."""
+    last = read_last(run, RETEST) or {}
+    if measure == "return":
+        return cast(float | None, last.get("return_mean"))
+    return cast(float | None, ((last.get("outcomes") or {}).get(measure) or {}).get("rate"))
 
 
 def read_curve(jobs: Sequence[Job]) -> list[float]:
@@ -105,14 +106,8 @@ def read_curve(jobs: Sequence[Job]) -> list[float]:
     runs = [RunDir(job.run) for job in jobs if job.run is not None]
     if len(runs) < len(jobs):
         return []
-    scores = [[each.get("score") for each in _list_evals(run)] for run in runs]
+    scores = [[each.get("score") for each in read_evals(run) if each["suite"] == SELECT] for run in runs]
     return [mean(row) for row in zip(*scores, strict=False) if None not in row]
-
-
-def _list_evals(run: RunDir) -> list[dict[str, Any]]:
-    """The evaluations of the selection suite in order of steps."""
-    evals = (each for each in read_evals(run) if each["suite"] == SELECT)
-    return sorted(evals, key=lambda each: each["step"])
 
 
 def choose_candidates(trials: Sequence[SweepTrial], num_best: int) -> list[SweepTrial]:
@@ -134,7 +129,8 @@ def rank_candidates(
     retested = {job.request.variant for job in jobs.values() if is_retest(job)}
     for row in (each.row for each in trials if name_retest(each.row.number) in retested):
         again = list_jobs(jobs, name_retest(row.number))
-        results, causes = read_results([job for job in again if job.has_ended], question.measure)
+        ended = [job for job in again if job.has_ended]
+        results, causes = read_results(ended, partial(read_retest, measure=question.measure))
         found_s = mean(result.seconds for result in results) if results else None
         estimate = describe_seeds([[result.value for result in results]])
         candidate = Candidate(
@@ -180,9 +176,11 @@ def describe_verdict(candidates: Sequence[Candidate]) -> str:
     return f"the winner is better than the default: {means}, p = {p_value:.2g} (permutation test)"
 
 
-def make_preset(base: Resolved, trial: SweepTrial, candidate: Candidate, question: Question) -> str:
+def make_preset(
+    base: Resolved, trial: SweepTrial, candidates: Sequence[Candidate], question: Question
+) -> str:
     """The text of best.yaml, valid as --config: the winner's values that a run without a sweep would not
-    have, by section."""
+    have, by section. candidates: the winner first."""
     config = base.config
     own = (config.run.algo, "policy")
     kept = [
@@ -199,11 +197,22 @@ def make_preset(base: Resolved, trial: SweepTrial, candidate: Candidate, questio
     for path, value in chosen.items():
         section, name = path.split(".")
         by_section.setdefault(section, {})[name] = to_plain(value)
-    scores = ", ".join(map(show_number, candidate.scores))
+    best = candidates[0]
     head = (
-        f"# {config.env.env_id}: mean {question.measure} {show_number(candidate.mean)} after"
-        f" {config.run.timesteps:,} steps,\n# on {candidate.seeds} seeds that the search did not use:"
-        f" {scores}.\n# The setting was chosen as the best of the retested ones by these seeds,"
-        " so its mean is somewhat too high.\n"
+        f"# {config.env.env_id}: mean {question.measure} {show_number(best.mean)} after"
+        f" {config.run.timesteps:,} steps,\n# on {best.seeds} seeds that the search did not use:"
+        f" {', '.join(map(show_number, best.scores))}.\n# {describe_excess(candidates)}\n"
     )
     return head + yaml.safe_dump(by_section, sort_keys=False, allow_unicode=True)
+
+
+def describe_excess(candidates: Sequence[Candidate]) -> str:
+    """The selection bias that is left in the mean of the winner, in a sentence."""
+    if len(candidates) == 1:
+        return "No other setting was retested, so its mean has no selection bias."
+    excess = estimate_excess([each.scores for each in candidates])
+    shown = "unknown" if excess is None else f"at most about {excess:.2g}"
+    return (
+        f"These seeds also chose it as the best of {len(candidates)} settings, so its mean is too high:"
+        f" the expected excess is {shown}."
+    )
