@@ -1,6 +1,6 @@
 """Sweeps whose runs are a small script instead of a training: their return is known from their learning rate.
 
-The script stands in for Python: it is called as `python -m mission_gym train ...`, and leaves what a sweep
+The script stands in for Python: it is called as `python -P -m mission_gym train ...`, and leaves what a sweep
 reads of a run. It returns most with 1e-3, less with each power of ten from there, and a little more with
 higher seeds; above 5e-3 it fails as a run does that is not finite. So a run costs milliseconds where a
 training costs seconds; trainings are in `test_sweeps.py`.
@@ -24,7 +24,7 @@ _SCRIPT = """#!{python} -ES
 import json, math, os, signal, sys, time
 from pathlib import Path
 
-words = sys.argv[3:]
+words = sys.argv[4:]
 values = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
 signs = Path({signs!r})
 stop = []
@@ -99,9 +99,13 @@ class Sweepers:
             "retest_seeds": [1, 2], "folder": str(self.signs),
         }  # fmt: skip
         question = Question.model_validate(asked | more)
-        return Queue().make_group(
-            self.runs_dir, "s", "sweep", [], lambda group: write_sweep(group, SweepRecord(question=question))
-        )
+        queue = Queue()
+
+        def prepare(group: GroupDir) -> None:
+            queue.claim(group, [question])
+            write_sweep(group, SweepRecord(question=question))
+
+        return queue.make_group(self.runs_dir, "s", "sweep", [], prepare)
 
     def drive(self, group: GroupDir) -> subprocess.Popen[str]:
         """A process that works on a sweep to its end."""

@@ -17,6 +17,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from mission_gym.cli.main import main
+from mission_gym.fleet.queue import Queue
 from mission_gym.run.config import resolve
 from mission_gym.store.files import read_json
 from mission_gym.store.groups import GroupDir
@@ -190,6 +191,7 @@ def test_a_pruner_ends_what_is_behind(sweepers: Sweepers) -> None:
     assert work(group) == 0
     record = read_sweep(group)
     question = record.question.model_copy(update={"trials": 7, "pruner": "median"})
+    Queue().claim(group, [question])
     write_sweep(group, record.model_copy(update={"question": question}))
     sweepers.hold()
     assert work(group) == 0
