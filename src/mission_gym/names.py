@@ -1,6 +1,7 @@
 """Locates the code of `module:name` without running it, and decides whether it may be called.
 
-The current folder can be imported from, before everything else, unless it lies in a run.
+The current folder can be imported from, before everything else, unless it lies in a run. An argument
+`env:NAME` names an environment variable, such as a key, which is read only when an environment is built.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import sysconfig
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +23,7 @@ BRIDGE = "bridge:"  # prefix of a command that runs an environment in another pr
 _INSTALLED = ("site-packages", "dist-packages")  # these may be inside the standard library's folder
 _ONLY_IN_RUNS = ("status.json", "lineage.json")  # a config.yaml may also be a project's
 _WRITES_FILES = ("RecordVideo",)  # wrappers that write to a folder of their arguments
+_VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 _added: list[str] = []  # folders that this process made importable
 
 
@@ -100,6 +104,24 @@ def _find_spec(module: str, search: list[str] | None) -> ModuleSpec | None:
         return importlib.util.find_spec(module) if search is None else PathFinder.find_spec(module, search)
     except (ImportError, ValueError):  # a finder that fails, or a program's `__main__`
         return None
+
+
+def find_variables(kwargs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables that arguments name as `env:NAME`, by argument."""
+    found = {key: _VARIABLE.fullmatch(value) for key, value in kwargs.items() if isinstance(value, str)}
+    return {key: match[1] for key, match in found.items() if match}
+
+
+def read_variables(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the values of the variables that they name; UsageError if one is not set."""
+    named = find_variables(kwargs)
+    for key, name in named.items():
+        if name not in os.environ:
+            raise UsageError(
+                f"{key}=env:{name} needs the environment variable {name}, which is not set; export it where "
+                "the environment is built [--env-kwargs]"
+            )
+    return {**kwargs, **{key: os.environ[name] for key, name in named.items()}}
 
 
 def judge(name: str, target: Any, kinds: tuple[type, ...], calls: tuple[str, ...]) -> None:

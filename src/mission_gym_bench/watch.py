@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from mission_gym.report.dashboard.guard import make_secret
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 from mission_gym_bench.runner import Row, make_row
@@ -81,7 +82,8 @@ class _Server:
         parts = urlsplit(address)
         self._process = psutil.Process(process.pid)
         self._host, self._port = parts.hostname or "", parts.port or 0
-        self._headers = {"Cookie": f"mission-gym-{self._port}={parts.query.removeprefix('token=')}"}
+        cookie = f"mission-gym-{self._port}"
+        self._headers = {"Cookie": f"{cookie}={make_secret(parts.query.removeprefix('token='), cookie)}"}
 
     def time(self, *paths: str) -> tuple[float, float]:
         """Return the seconds until all of these are answered, one after another, and the server's CPU time,

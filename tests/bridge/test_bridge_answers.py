@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from mission_gym.bridge.answers import ProtocolError, read_games, read_hello
-from mission_gym.bridge.clients.mission_gym_bridge import GameRows, Values, box, discrete, pack, text, unpack
+from mission_gym.bridge.clients.mission_gym_bridge import (
+    GameRows,
+    Values,
+    box,
+    dict_of,
+    discrete,
+    multi_binary,
+    pack,
+    text,
+    tuple_of,
+    unpack,
+)
 
 SPACES = [
     ({"type": "discrete", "n": 2, "start": "a"}, r'"start" of "action_space" must be a whole number'),
@@ -22,6 +33,11 @@ SPACES = [
     ({"type": "dict", "spaces": {}}, r'"action_space" has no parts'),
     ({"type": "tuple", "spaces": []}, r'"action_space" has no parts'),
     (box((2,), low=math.nan), r'"action_space" is not a box'),
+    (box([1] * 33), r'"shape" of "action_space" must be a list of at most 32 sizes above 0'),
+    (box((1 << 13, 1 << 13)), r'"action_space" has 67108864 elements, and at most 33554432 are allowed'),
+    (tuple_of(*[box((1 << 24,), "uint8")] * 3), r'"action_space" has 50331648 elements'),
+    (dict_of(a=multi_binary(1 << 30)), r'"action_space" has 1073741824 elements'),
+    (tuple_of(*[discrete(2)] * 5000), r'"action_space" has 5000 leaves, and at most 4096 are allowed'),
 ]
 
 

@@ -24,11 +24,13 @@ FAULTS = {
     "short": r'"obs" leaf 0 has 4 bytes, expected 8 \(1 game x float32\[2\]\) \[message 3, step\]',
     "flags": r'"terminated" must be a byte 0 or 1 for each game, got \[3\]',
     "error": r"answered with an error: the engine is tired \[message 3, step\]",
+    "large": r"sent an answer of 16777225 bytes, and its spaces allow 16777224 \[message 3, step\]",
     "hangs": r"sent no answer for 0.3 s \[message 3, step\]",
 }
 AT_ONCE = {
     "version": r"it speaks version 7 of the protocol; this Mission Gym speaks version 1 \[message 1, hello\]",
     "space": r"has the type 'discret' \(did you mean 'discrete'\?\); the types are box",
+    "nil": r"sent an answer of 33554432 bytes, and its spaces allow 16777216 \[message 1, hello\]",
     "prints": r"sent something that is not a message; it starts with b'Hello, world!.*Only messages may",
 }
 

@@ -95,21 +95,27 @@ def test_a_linked_run_is_not_removed(runs_dir, tmp_path, capsys):
     assert files(tmp_path / "target") == before
 
 
-def test_foreign_files_stay(runs_dir, tmp_path, capsys):
+def test_foreign_files_stay(runs_dir, capsys):
     run = find_run("child", runs_dir).run
-    shutil.move(run.checkpoints, tmp_path / "big-disk")
-    run.checkpoints.symlink_to(tmp_path / "big-disk")
-    before = files(tmp_path / "big-disk")
     theirs = ["notes.txt", "paper/config.yaml", "eval/mine.json", "env/mine.yaml"]
     for name in theirs:
         (run.path / name).parent.mkdir(exist_ok=True)
         (run.path / name).write_text("mine")
     assert main(["runs", "clean", "child"]) == 0
-    assert "5 foreign files stay" in capsys.readouterr().out  # and the link
+    assert "4 foreign files stay" in capsys.readouterr().out
     assert main(["runs", "clean", "child", "--yes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["items"][0]["num_foreign"] == 5
+    assert json.loads(capsys.readouterr().out)["items"][0]["num_foreign"] == 4
     assert files(run.path) == sorted(theirs)
-    assert files(tmp_path / "big-disk") == before
+
+
+def test_a_run_with_a_link_is_not_removed(runs_dir, tmp_path, capsys):
+    run = find_run("child", runs_dir).run
+    shutil.move(run.checkpoints, tmp_path / "big-disk")
+    run.checkpoints.symlink_to(tmp_path / "big-disk")
+    before = files(tmp_path / "big-disk"), files(run.path)
+    assert main(["runs", "clean", "child", "--yes"]) == 2
+    assert "checkpoints is a link, a pipe or a device; nothing is written" in capsys.readouterr().err
+    assert (files(tmp_path / "big-disk"), files(run.path)) == before
 
 
 def test_names_that_leave_the_run_delete_nothing(runs_dir, tmp_path):

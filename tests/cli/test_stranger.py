@@ -7,9 +7,15 @@ nothing precious is written. tests/audit/sitecustomize.py watches all processes 
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from http.cookiejar import CookieJar
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import imageio_ffmpeg
 import pytest
@@ -17,8 +23,11 @@ import yaml
 
 import mission_gym
 from mission_gym.cli.main import main
+from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.sweeps import Axis, Question, StartingPoint, SweepRecord, write_sweep
 from mission_gym_bench.faults.trust import edit_values
+from timeouts import LONG_S
 
 TESTS = Path(__file__).parents[1]
 SRC = Path(mission_gym.__file__).parents[1]
@@ -43,6 +52,10 @@ from mission_gym.cli.main import main
 print(json.dumps([main(args) for args in json.loads(sys.argv[1])]), file=sys.stderr)
 """
 SMALL = ("--timesteps", "512", "--n-envs", "2", "--n-steps", "128", "--batch-size", "64", "--eval-freq", "0")
+SWEEP = (
+    "--trials", "1", "--retest", "1", "--retest-seeds", "2", "--over", "learning_rate=1e-4..1e-3",
+    "--timesteps", "512",
+)  # fmt: skip
 WRITTEN = (
     ".lock",
     ".pins-lock",
@@ -73,6 +86,27 @@ class Gift:
         self.root, self.folder = root, self.project
         self.run.env.mkdir(exist_ok=True)
         (self.run.env / "evil.py").write_text(EVIL.format(canary=str(self.canary)))
+        self._program = self.run.path / "evil.sh"
+        self._program.write_text(f"#!/bin/sh\ntouch {self.canary}\n")
+        self._program.chmod(0o755)
+        self.groups = [self._make_group("theirs", "jobs"), self._make_group("sought", "sweep")]
+
+    def _make_group(self, name, kind):
+        """A group of the stranger's, whose journal names a program in the run."""
+        job = JobRequest(
+            name=f"{name}-job", variant="a", arguments=(), folder=str(self.project), python=str(self._program)
+        )
+        group = GroupDir.create(self.run.path.parent, name, kind, [job])
+        if kind == "sweep":
+            start = StartingPoint(source="default", values={"learning_rate": 1e-3}, given={})
+            question = Question(
+                values={"env": f"bridge:touch {self.canary}", "timesteps": 512}, asked={}, over="",
+                axes=[Axis(path="ppo.learning_rate", low=1e-5, high=1e-2, scale="log")], starts=[start],
+                measure="return", trials=1, budget_s=None, seeds=[0], retest=1, retest_seeds=[1],
+                folder=str(self.project),
+            )  # fmt: skip
+            write_sweep(group, SweepRecord(question=question))
+        return group.path
 
     def edit(self, section="env", **values):
         edit_values(self.run, section, **values)
@@ -87,6 +121,9 @@ class Gift:
         job_file.write_text(
             json.dumps({"jobs": [{"name": "a", "config": str(self.run.config_yaml), "retries": 0}]})
         )
+        greedy_file = self.root / "greedy.yaml"
+        greedy = {"env": "--trust", "set": [f"env.env_id=bridge:touch {self.canary}"]}
+        greedy_file.write_text(json.dumps({"defaults": greedy, "jobs": [{"name": "b", "retries": 0}]}))
         where = ["--runs-dir", runs_dir]
         return [
             ["runs", "list", *where],
@@ -102,9 +139,40 @@ class Gift:
             ["resume", run, "--timesteps", "1024"],
             ["check", "--repro", str(bundle)],
             ["train", "--config", str(self.run.config_yaml), "--timesteps", "512", *where],
+            ["tune", "CartPole-v1", "--config", str(self.run.config_yaml), "--budget", "2s"],
+            [
+                "sweep",
+                "CartPole-v1",
+                "--config",
+                str(self.run.config_yaml),
+                "--run-name",
+                "s",
+                *SWEEP,
+                *where,
+            ],
+            ["jobs", "example", "four-jobs"],
             ["jobs", "check", str(job_file)],
             ["jobs", "run", str(job_file), *where],
+            ["jobs", "run", str(greedy_file), *where],
+            ["jobs", "add", str(job_file), *where],
+            ["jobs", "wait", "jobs", *where],
+            ["jobs", "logs", "jobs/a", *where],
             ["jobs", "status", *where],
+            *[
+                words
+                for group in map(str, self.groups)
+                for words in (
+                    ["jobs", "status", group],
+                    ["jobs", "logs", f"{group}/{Path(group).name.split('-')[0]}-job"],
+                    ["jobs", "wait", group],
+                    ["jobs", "resume", group],
+                    ["jobs", "stop", group],
+                    ["report", group, "--out", str(self.root / "group.html")],
+                    ["runs", "show", group],
+                )
+            ],
+            ["sweep", "show", str(self.groups[1])],
+            ["watch", "--terminal", *where],
             ["runs", "clean", name, "--yes", *where],
         ]
 
@@ -118,6 +186,7 @@ class Gift:
         path = os.pathsep.join([str(TESTS / "audit"), str(SRC)])
         state = {"XDG_STATE_HOME": str(self.root / "state"), "XDG_CACHE_HOME": str(self.root / "cache")}
         environ = os.environ | state | {"MISSION_GYM_AUDIT": json.dumps(rules), "PYTHONPATH": path}
+        self._browse(environ)
         argv = [sys.executable, "-c", DRIVER, json.dumps(self.commands())]
         done = subprocess.run(
             argv, cwd=self.folder, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL
@@ -127,6 +196,24 @@ class Gift:
         assert set(codes) <= {0, 2, 3}, list(zip(self.commands(), codes, strict=True))
         assert not self.canary.exists()
         return log.read_text() if log.exists() else ""
+
+    def _browse(self, environ):
+        """Read every page of the run in the dashboard."""
+        words = ["watch", "--port", "0", "--runs-dir", str(self.run.path.parent)]
+        code = f"import sys; sys.path.remove(''); from mission_gym.cli.main import main; main({words!r})"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen([sys.executable, "-c", code], cwd=self.folder, env=environ, **pipes) as server:
+            address = server.stdout.readline().strip()
+            opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+            opener.open(address, timeout=LONG_S).close()
+            base, name = f"http://{urlsplit(address).netloc}", self.run.name
+            inner = ("", "/rows?low=0&high=9", "/panels", "/video/x.mp4")
+            pages = ["/", "/api/runs", f"/run/{name}", f"/api/compare?run={name}&run={name}", "/compare"]
+            for page in [*pages, *(f"/api/run/{name}{each}" for each in inner)]:
+                with suppress(urllib.error.HTTPError):  # a run with links is not shown
+                    opener.open(base + page, timeout=LONG_S).close()
+            server.send_signal(signal.SIGINT)
+            server.communicate(timeout=LONG_S)
 
 
 def shadow(gift):
@@ -159,6 +246,8 @@ GIFTS = {
         env_id="mission_gym_bench.faults.hazard:Hazard",
         env_kwargs={"kind": "background process", "once": str(gift.precious / "once")},
     ),
+    "a tracker": lambda gift: gift.edit("run", track=["wandb"]),
+    "a variable": lambda gift: gift.edit(env_kwargs={"sutton_barto_reward": "env:PATH"}),
     "a command": lambda gift: gift.edit(env_id=f"bridge:touch {gift.canary}"),
 }
 

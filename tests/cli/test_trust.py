@@ -40,7 +40,7 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def stranger(trained, tmp_path, monkeypatch):
     """A copy of a run, in a folder that is not its own, and a state folder in which nothing is allowed."""
-    run = tmp_path / "runs" / trained.name
+    run = tmp_path / "kept" / trained.name  # `runs` is a module of the tests
     shutil.copytree(trained, run)
     here = tmp_path / "here"
     here.mkdir()
@@ -118,7 +118,7 @@ def test_a_dotted_name_into_a_run_is_never_run(stranger, tmp_path, capfd, monkey
     monkeypatch.chdir(tmp_path)
     (stranger / "env").mkdir(exist_ok=True)
     (stranger / "env" / "evil.py").write_text(TOUCH.format(canary=str(canary)) + CLASS)
-    edit(stranger, env_id=f"runs.{stranger.name}.env.evil:Env")
+    edit(stranger, env_id=f"kept.{stranger.name}.env.evil:Env")
     expect_refusals(stranger, capfd, canary, "code inside a run", extra=["--trust"])
     (stranger / "__init__.py").write_text("")
     monkeypatch.chdir(stranger.parent)
@@ -149,6 +149,96 @@ def test_classes_of_the_benchmarks_and_recorders_need_leave(stranger, tmp_path, 
         wrap=[f"gymnasium.wrappers:RecordVideo({str(canary)!r})"],
     )
     expect_refusals(stranger, capfd, canary, "may write files")
+
+
+OWN_CLASS = """
+import pathlib
+
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+
+class Env(CartPoleEnv):
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        with pathlib.Path("pids").open("a") as file:
+            import os
+
+            file.write(f"{os.getpid()}\\n")
+"""
+
+
+@pytest.mark.parametrize("command", ["eval", "resume", "branch", "record", "train"])
+def test_a_file_steps_nothing_in_this_process(stranger, command):
+    """There, an environment could end the run, or leave processes."""
+    Path("own_stepped.py").write_text(OWN_CLASS)
+    edit(stranger, env_id="own_stepped:Env")
+    edit(stranger, "vector", vector="serial")
+    (args,) = [each for each in all_commands(stranger) if each[0] == command]
+    assert main(args) == 0
+    assert str(os.getpid()) not in Path("pids").read_text().split()
+
+
+def test_a_vector_form_that_a_file_names_needs_leave(stranger, capfd):
+    Path("own_batched.py").write_text(OWN_CLASS)
+    edit(stranger, env_id="own_batched:Env")
+    edit(stranger, "vector", vector="batched")
+    for args in all_commands(stranger)[:5]:
+        if args[0] != "branch":  # chosen by a plan, so a branch chooses again
+            assert main(args) == 2, args
+            text = "asks to step own_batched:Env in the training process (vector=batched); nothing was run"
+            assert text in capfd.readouterr().err, args
+    assert not Path("pids").exists()
+
+
+def test_stepping_in_this_process_is_allowed_once(stranger, tmp_path, capfd):
+    Path("own_allowed.py").write_text(OWN_CLASS)
+    own = ["--vector", "serial", "--no-tune", "--runs-dir", str(tmp_path / "own"), *SMALL]
+    assert main(["train", "own_allowed:Env", *own]) == 0
+    assert set(Path("pids").read_text().split()) == {str(os.getpid())}
+    edit(stranger, env_id="own_allowed:Env")
+    edit(stranger, "vector", vector="serial")
+    Path("pids").unlink()
+    assert main(["eval", str(stranger), "--episodes", "1"]) == 0
+    assert set(Path("pids").read_text().split()) == {str(os.getpid())}
+
+
+SECRET = """
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+
+class Env(CartPoleEnv):
+    def __init__(self, key, render_mode=None):
+        assert key == "hunter" + "2"
+        super().__init__(render_mode=render_mode)
+"""
+
+
+def test_the_value_of_a_variable_is_never_stored(stranger, tmp_path, capfd, monkeypatch):
+    Path("own_secret.py").write_text(SECRET)
+    monkeypatch.setenv("OWN_KEY", "hunter2")
+    where = ["--runs-dir", str(tmp_path / "own")]
+    flags = ["--env-kwargs", "key=env:OWN_KEY", "--no-tune", *where, *SMALL]
+    assert main(["train", "own_secret:Env", *flags]) == 0
+    (run,) = (tmp_path / "own").iterdir()
+    assert main(["eval", str(run), "--episodes", "1"]) == 0
+    assert main(["report", str(run), "--out", str(run / "report.html"), *where]) == 0
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
+    assert "env:OWN_KEY" in (run / "config.yaml").read_text()
+    monkeypatch.delenv("OWN_KEY")
+    assert main(["eval", str(run), "--episodes", "1"]) == 2
+    assert "needs the environment variable OWN_KEY, which is not set" in capfd.readouterr().err
+
+
+def test_a_variable_that_a_file_names_needs_leave(stranger, capfd, monkeypatch):
+    Path("own_secret_asked.py").write_text(SECRET)
+    monkeypatch.setenv("OWN_KEY", "hunter2")
+    edit(stranger, env_id="own_secret_asked:Env", env_kwargs={"key": "env:OWN_KEY"})
+    for args in all_commands(stranger):
+        assert main(args) == 2, args
+        text = "own_secret_asked:Env with key from the environment variable OWN_KEY; nothing was run"
+        assert text in capfd.readouterr().err, args
+    assert main(["eval", str(stranger), "--episodes", "1", "--trust"]) == 0
 
 
 def test_the_message_tells_imported_from_called(stranger, tmp_path, capfd):
@@ -297,10 +387,12 @@ def test_the_address_of_a_cluster_needs_leave(stranger, tmp_path, capfd, monkeyp
     assert connected == []
 
 
-def test_trackers_of_a_run_that_was_not_made_here_send_nothing(stranger, capfd):
+@pytest.mark.parametrize("command", ["resume", "branch", "train"])
+def test_trackers_of_a_run_that_was_not_made_here_send_nothing(stranger, capfd, command):
     edit(stranger, "run", track=["trackio"])
-    assert main(["resume", str(stranger), "--timesteps", "1024"]) == 2
-    assert "nothing was sent" in capfd.readouterr().err
+    (args,) = [each for each in all_commands(stranger) if each[0] == command]
+    assert main(args) == 2
+    assert f"the tracker trackio for {stranger}; nothing was sent" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["base_url", "served_at"])

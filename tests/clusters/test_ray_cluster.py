@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from mission_gym.errors import UsageError
 from mission_gym.ray import cluster as clusters
-from mission_gym.ray.cluster import check_versions, load_ray, node_versions, open_cluster
+from mission_gym.ray.backend import BACKEND, connect
+from mission_gym.ray.cluster import check_versions, load_ray, node_versions, open_cluster, plan_upload
+from mission_gym.run.config import resolve
 from timeouts import is_alive, wait_until
 
 _OPEN = """
@@ -39,6 +42,58 @@ def test_ray_that_is_missing_is_one_message(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"Ray is not installed.*pip install 'mission-gym\[ray\]'"):
         load_ray()
+
+
+def test_an_upload_leaves_out_runs_secrets_and_links(tmp_path):
+    folder, outside = tmp_path / "project", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "id").write_text("secret")
+    taken = {"env.py": 10, "parts/inner.py": 20, "maps/environment.yaml": 30, "key_door.py": 40}
+    left = [
+        ".env", ".env.local", "deploy.PEM", "parts/server.key", ".ssh/known", ".aws/config", "id_rsa",
+        ".netrc", "secrets.yaml", "runs/mine/config.yaml", "old/status.json", ".git/HEAD", "wandb/x",
+        "a[1] b/.env",
+    ]  # fmt: skip
+    for name in [*taken, *left]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x" * taken.get(name, 1000))
+    (folder / "away").symlink_to(outside)
+    (folder / "away.txt").symlink_to(outside / "id")
+    upload = plan_upload(folder)
+    assert (upload.num_files, upload.size_bytes) == (4, 100)
+    assert upload.left_out == sorted(
+        [
+            ".aws", ".env", ".env.local", ".git", ".netrc", ".ssh", "a[1] b/.env", "away", "away.txt",
+            "deploy.PEM", "id_rsa", "old", "parts/server.key", "runs", "secrets.yaml", "wandb",
+        ]
+    )  # fmt: skip
+    assert "/a\\[1\\]\\ b/.env" in upload.exclude()
+    text = f"up to 4 files (0.0 MB) of {folder} are uploaded to the cluster, without .aws, .env"
+    assert upload.describe() == f"{text}, .env.local and 13 more"
+
+
+def test_the_folder_of_the_environment_is_uploaded_without_secrets(tmp_path, monkeypatch):
+    """A stand-in for Ray records what it would get."""
+    given = {}
+
+    def init(**options):
+        given.update(options)
+        return SimpleNamespace(address_info={"gcs_address": options["address"]})
+
+    monkeypatch.setattr(clusters, "load_ray", lambda: SimpleNamespace(init=init, shutdown=lambda: None))
+    monkeypatch.setattr(clusters, "_try_reach", lambda address: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_uploaded_env.py").write_text("")
+    (tmp_path / ".env").write_text("KEY=1")
+    flags = {"vector": "ray", "ray_address": "127.0.0.1:9"}
+    cluster = connect(resolve("my_uploaded_env:Env", flags).config, BACKEND)
+    try:
+        assert cluster.upload.num_files == 1
+    finally:
+        cluster.close()
+    assert given["runtime_env"]["working_dir"] == str(tmp_path)
+    assert given["runtime_env"]["excludes"] == ["/.env"]
 
 
 def test_a_node_of_other_versions_is_one_message():

@@ -465,6 +465,23 @@ def test_the_queue_has_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert Queue().folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_queues_of_other_names_are_reported(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A container that was made again has another host name, and would forget its jobs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
+    monkeypatch.setenv("MISSION_GYM_QUEUE", "before")
+    Queue().make_group(crew.runs_dir, "g", "jobs", [crew.request("a")])
+    status = ["jobs", "status", "--runs-dir", str(crew.runs_dir)]
+    assert main(status) == 0
+    assert "queue of" not in capsys.readouterr().err
+    monkeypatch.setenv("MISSION_GYM_QUEUE", "now")
+    assert main(status) == 0
+    err = capsys.readouterr().err
+    assert "unfinished groups in the queue of before: 1" in err
+    assert "`MISSION_GYM_QUEUE=before mission-gym jobs resume` continues them" in err
+
+
 def test_a_group_outside_the_queue_is_not_waited_for(crew: Crew) -> None:
     group = GroupDir.create(crew.runs_dir, "left", "jobs", [crew.request("a")])
     with pytest.raises(RunStateError, match="is not in the queue of this machine"):

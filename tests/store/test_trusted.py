@@ -92,12 +92,12 @@ def test_code_inside_a_run_is_never_run(folder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("stamped", ["gift", "gift-20261116-000000"])
 def test_a_dotted_name_into_a_run_is_never_run(folder, stamped):
-    """`runs` and its folders are namespace packages: `import runs.gift.env.evil` works."""
-    (folder / "runs").mkdir()
-    run = make_run(folder / "runs" / stamped)
+    """`kept` and its folders are namespace packages: `import kept.gift.env.evil` works."""
+    (folder / "kept").mkdir()
+    run = make_run(folder / "kept" / stamped)
     (run / "env").mkdir()
     (run / "env" / "evil.py").write_text("")
-    name = f"runs.{stamped}.env.evil:Env"
+    name = f"kept.{stamped}.env.evil:Env"
     with pytest.raises(UsageError, match="code inside a run"):
         permit([name], typed=[name])
     (run / "lineage.json").unlink()  # one of its files is enough

@@ -14,7 +14,8 @@ fault = sys.argv[1]
 
 def send(answer):
     data = answer if isinstance(answer, bytes) else pack(answer)
-    os.write(1, struct.pack("<I", len(data)) + data)
+    sys.stdout.buffer.write(struct.pack("<I", len(data)) + data)
+    sys.stdout.flush()
 
 
 def read():
@@ -44,6 +45,8 @@ while True:
     if kind == "hello":
         if fault == "prints":
             os.write(1, b"Hello, world! The game is starting.\n")
+        if fault == "nil":
+            send(bytes(1 << 25))
         size = int(Path(sys.argv[2]).read_text()) if fault == "spaces" else 2
         hello = {"version": 1, "observation_space": box((size,)), "action_space": discrete(2), "max_games": 4}
         if fault == "version":
@@ -80,5 +83,7 @@ while True:
     elif fault == "more":
         send(answer_step(message))
         send(answer_step(message))
+    elif fault == "large":
+        send(bytes((1 << 24) + 9))
     elif fault == "error":
         send({"error": "the engine is tired"})

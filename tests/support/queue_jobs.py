@@ -1,6 +1,6 @@
 """A queue of a test's own, and jobs whose process is a small script instead of a training.
 
-The script stands in for Python: it is called as `python -m mission_gym train ...`, makes a real run
+The script stands in for Python: it is called as `python -P -m mission_gym train ...`, makes a real run
 directory, announces it, holds its lock, and ends as the word behind `--notes=` says. So a test of the queue
 costs milliseconds where a training would cost seconds; trainings are in `test_groups.py`.
 """

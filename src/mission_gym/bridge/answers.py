@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.bridge.clients.mission_gym_bridge import VERSION
-from mission_gym.bridge.spaces import LeafCodec, Space, SpaceError, read_space
+from mission_gym.bridge.spaces import LeafCodec, Space, SpaceError, check_size, read_space
 from mission_gym.data import Array
 from mission_gym.errors import EnvFailure
 
@@ -79,6 +79,7 @@ def read_hello(answer: dict[str, Any]) -> Hello:
     found: list[Space] = []
     for name in ("observation_space", "action_space"):
         try:
+            check_size(answer.get(name), f'"{name}"')
             found.append(read_space(answer.get(name), f'"{name}"', is_action=name == "action_space"))
         except SpaceError as error:
             raise ProtocolError(str(error)) from None

@@ -46,7 +46,9 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 START_S = 270.0  # until the first answer, and for a reset; a worker waits 300 s
-MAX_BYTES = 1 << 28  # of one answer
+_MAX_BYTES = 1 << 28  # of one answer; more is not a message
+_SPARE_BYTES = 1 << 24  # of an answer, in addition to its observations
+_FRAME_BYTES = 1 << 25  # of an image; one of 4K has 24 MiB
 _SOCKET_WORD = "{socket}"  # in a command: replaced by the path of a Unix socket, instead of stdin and stdout
 _TAIL_BYTES = 2000  # of output in a message
 _OUTPUT_BYTES = 1 << 20  # of each process that are passed on
@@ -74,11 +76,13 @@ class Engine:
         self._wait = AdaptiveWait()
         self._announced: dict[int, list[bytes]] = {}
         self._arrived: dict[int, GameStep] = {}
+        self._game_bytes = 0  # of one game's observation
         self._link: socket.socket | None = None
         self._owner = os.getpid()
         self._start(_split(command))
         hello = {"type": "hello", "version": VERSION, "kwargs": kwargs, "render": render}
         self.hello: Hello = self._read(hello, read_hello, max(START_S, timeout_s))
+        self._game_bytes = self.hello.observations.size_bytes
 
     def _start(self, words: list[str]) -> None:
         if not any(_SOCKET_WORD in word for word in words):
@@ -239,10 +243,13 @@ class Engine:
 
     def _take(self, message: dict[str, Any], deadline: float, limit_s: float) -> bytes:
         """Return the bytes of one answer."""
-        buffer, head = self._buffer, HEADER.size
+        buffer, head, most = self._buffer, HEADER.size, self._limit(message)
         while True:
             length = HEADER.unpack_from(buffer)[0] if len(buffer) >= head else 0
-            if length > MAX_BYTES:
+            if most < length <= _MAX_BYTES:
+                what = f"sent an answer of {length} bytes, and its spaces allow {most}"
+                raise self._break(what, message)
+            if length > _MAX_BYTES:
                 what = f"sent something that is not a message; it starts with {bytes(buffer[:40])!r}. Only "
                 what += "messages may go to stdout: print to stderr, or use a client library, which does so"
                 raise self._break(what, message)
@@ -266,6 +273,11 @@ class Engine:
             if ended and not chunk:
                 when = f"after {len(buffer)} bytes of its answer" if buffer else "before it answered"
                 raise self._break(f"{self._describe_end()} {when}", message)
+
+    def _limit(self, message: dict[str, Any]) -> int:
+        """The most bytes of an answer. Reading one may take many times its size."""
+        spare = _FRAME_BYTES if message["type"] == "render" else _SPARE_BYTES
+        return min(spare + len(message.get("games", ())) * self._game_bytes, _MAX_BYTES)
 
     def _describe_end(self) -> str:
         try:

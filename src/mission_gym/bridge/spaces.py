@@ -19,7 +19,10 @@ from mission_gym.errors import nearest
 Space = spaces.Space[Any]
 _TYPES = ("box", "discrete", "multi_discrete", "multi_binary", "text", "dict", "tuple")
 _DTYPES = ("float32", "float64", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "bool")
-_MAX_ELEMENTS = 1 << 27
+_MAX_ELEMENTS = 1 << 25  # of all leaves of a space: an image of 4K has 2^24.6
+_MAX_LEAVES = 1 << 12
+_MAX_DIMS = 32  # NumPy's limit
+_LETTER_BYTES = 4  # of a text, at most
 _MAX_INT = (1 << 31) - 1  # categories are sent as int32
 
 
@@ -87,6 +90,15 @@ class LeafCodec:
         self._dtypes = [None if text else np.dtype(dtype_of(leaf)) for leaf, text in pairs]
         self._shapes = [() if text else shape_of(leaf) for leaf, text in pairs]
 
+    @property
+    def size_bytes(self) -> int:
+        """The most bytes of one game's value in a message."""
+        sizes = [
+            leaf["max_length"] * _LETTER_BYTES if dtype is None else math.prod(shape) * dtype.itemsize
+            for leaf, dtype, shape in zip(self.leaves, self._dtypes, self._shapes, strict=True)
+        ]
+        return sum(sizes)
+
     def pack(self, value: Any) -> list[bytes]:
         """Encode one game's value as a list of raw leaves."""
         flat = _flatten(self._space, value)
@@ -121,10 +133,34 @@ class LeafCodec:
         return [_nest(self._space, iter([column[row] for column in columns])) for row in range(count)]
 
 
+def check_size(described: Any, where: str) -> None:
+    """Refuse a description of a space that would take too much memory; SpaceError."""
+    num_leaves, num_elements = _measure(described)
+    for count, what, most in ((num_leaves, "leaves", _MAX_LEAVES), (num_elements, "elements", _MAX_ELEMENTS)):
+        if count > most:
+            raise SpaceError(f"{where} has {count} {what}, and at most {most} are allowed; make it smaller")
+
+
+def _measure(described: Any) -> tuple[int, int]:
+    """Count leaves and elements. Faults count as nothing; reading the space reports them."""
+    if not isinstance(described, dict):
+        return 1, 0
+    parts = described.get("spaces")
+    if isinstance(parts, dict | list):
+        counts = [_measure(part) for part in (parts.values() if isinstance(parts, dict) else parts)]
+        return sum(leaves for leaves, _ in counts), sum(elements for _, elements in counts)
+    sizes = {"box": "shape", "multi_binary": "n", "text": "max_length"}
+    size = described.get(sizes.get(str(described.get("type")), ""), 1)
+    shape = size if isinstance(size, list) else [size]
+    is_shape = len(shape) <= _MAX_DIMS and all(type(n) is int and n > 0 for n in shape)
+    return 1, math.prod(shape) if is_shape else 0
+
+
 def _read_box(described: dict[str, Any], where: str) -> Space:
     shape = _get(described, "shape", where, list)
-    if not all(type(n) is int and n > 0 for n in shape) or math.prod(shape) > _MAX_ELEMENTS:
-        raise SpaceError(f'"shape" of {where} must be a list of sizes above 0, got {_short(shape)}')
+    if len(shape) > _MAX_DIMS or not all(type(n) is int and n > 0 for n in shape):
+        what = f"a list of at most {_MAX_DIMS} sizes above 0"
+        raise SpaceError(f'"shape" of {where} must be {what}, got {_short(shape)}')
     dtype = described.get("dtype", "float32")
     if dtype not in _DTYPES:
         hint = nearest(str(dtype), _DTYPES)
@@ -136,12 +172,12 @@ def _read_box(described: dict[str, Any], where: str) -> Space:
         if not all(type(x) in (int, float) for x in values) or len(values) not in (1, math.prod(shape)):
             what = f"a number, or a flat list of {math.prod(shape)}"
             raise SpaceError(f'"{name}" of {where} must be {what}, got {_short(bound)}')
-        array = np.broadcast_to(np.array(values, np.float64), (math.prod(shape),)).reshape(shape)
+        array = np.array(values, np.float64)
         if dtype == "bool":
             array = np.clip(array, 0, 1)
         elif np.dtype(dtype).kind in "iu":
             array = np.clip(array, np.iinfo(dtype).min, np.iinfo(dtype).max)
-        bounds.append(array.astype(dtype))
+        bounds.append(np.broadcast_to(array.astype(dtype), math.prod(shape)).reshape(shape))
     try:
         return spaces.Box(bounds[0], bounds[1], tuple(shape), np.dtype(dtype).type)
     except (ValueError, AssertionError) as error:

@@ -29,7 +29,7 @@ _SEEDS = (11, 12)
 
 def check_bridge(request: EnvRequest, timeout_s: float = _TIMEOUT_S) -> list[Finding]:
     """Check the game's process; an error is its first wrong answer."""
-    start = partial(Engine, request.env_id.removeprefix(BRIDGE), request.kwargs, timeout_s=timeout_s)
+    start = partial(Engine, request.env_id.removeprefix(BRIDGE), request.read_kwargs(), timeout_s=timeout_s)
     try:
         engine = start()
     except BridgeError as error:

@@ -198,6 +198,11 @@ def _find_cluster(flags: RunFlags) -> str | None:
 
 def _status(args: Sequence[str]) -> int:
     flags = parse(StatusFlags, args, "jobs status", "Show the state of a group's jobs.")
+    for name, count in Queue().list_others().items():
+        say(
+            f"unfinished groups in the queue of {name}: {count}; if that is this machine under another name, "
+            f"`MISSION_GYM_QUEUE={name} mission-gym jobs resume` continues them"
+        )
     group = _find_group(flags.group, flags.runs_dir)
     if flags.follow:
         return _wait_for(group, as_json=flags.json)

@@ -61,7 +61,9 @@ class EnvSection(Section):
         DEFAULT_ENV_ID, min_length=1, description="Gymnasium id, module:Id or module:callable."
     )
     env_kwargs: Kwargs = Field(
-        {}, description="Keyword arguments of the environment: key=value, with YAML scalars."
+        {},
+        description="Keyword arguments of the environment: key=value, with YAML scalars, or key=env:NAME for"
+        " an environment variable, whose value is not stored.",
     )
     curriculum: CurriculumField = Field(
         None,

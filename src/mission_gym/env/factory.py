@@ -44,7 +44,7 @@ from mission_gym.env.user_code import (
 )
 from mission_gym.env.wrapper_names import RENDERS_ITSELF, check_arguments, name_code, read_wrapper
 from mission_gym.errors import EnvContractError, TrustError, UsageError
-from mission_gym.names import BRIDGE, judge
+from mission_gym.names import BRIDGE, judge, read_variables
 from mission_gym.procs.companions import Companion, CompanionNeeded
 
 Env = gym.Env[Any, Any]
@@ -62,11 +62,15 @@ class EnvRequest:
     """An environment as a config names it."""
 
     env_id: str
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)  # as stored; `read_kwargs` has the values
     wrap: tuple[str, ...] = ()  # texts of wrappers (`wrapper_names`), innermost first
     calls: tuple[str, ...] | None = None  # names that may be functions (`store/trusted.py`); None: all
     timeout_s: float | None = None  # of a message over a bridge; None: its own default
     companion_kwargs: dict[str, Any] = field(default_factory=dict)  # from its companion (procs/companions.py)
+
+    def read_kwargs(self) -> dict[str, Any]:
+        """Return the arguments of the constructor: those of the config, with the values of variables."""
+        return read_variables(self.kwargs)
 
 
 def make_factory(request: EnvRequest | Factory, render_mode: str | None = None) -> Factory:
@@ -151,7 +155,7 @@ def _make(request: EnvRequest, render_mode: str | None) -> Env:
     target = _find(request, request.env_id)
     wrappers = [(text, *_find_wrapper(request, text)) for text in request.wrap]
     rendering = {} if render_mode is None else {"render_mode": render_mode}
-    kwargs = request.kwargs | _read_companion_kwargs(target, request)
+    kwargs = request.read_kwargs() | _read_companion_kwargs(target, request)
     if not any(hasattr(wrapper, RENDERS_ITSELF) for _, wrapper, _ in wrappers):
         kwargs |= rendering
     make = target if callable(target) else partial(_make_registered, target)
@@ -206,7 +210,7 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
     name = request.env_id
     if name.startswith(_ENVPOOL):
         envpool, task_id = import_named("envpool", name), name.removeprefix(_ENVPOOL)
-        pool: VectorEnv = guard(name, partial(FromEnvPool, envpool, task_id, num_envs, request.kwargs))
+        pool: VectorEnv = guard(name, partial(FromEnvPool, envpool, task_id, num_envs, request.read_kwargs()))
         return pool
     if name.startswith(BRIDGE):
         raise UsageError(
@@ -214,7 +218,7 @@ def _make_vector(request: EnvRequest, num_envs: int) -> VectorEnv:
             "leave it out [--vector batched]"
         )
     target = _find(request, name)
-    kwargs = request.kwargs | _read_companion_kwargs(target, request)
+    kwargs = request.read_kwargs() | _read_companion_kwargs(target, request)
     if callable(target):
         build = partial(target, num_envs=num_envs, **kwargs)
     else:
@@ -258,7 +262,7 @@ def _read_companion_kwargs(target: Callable[..., Any] | str, request: EnvRequest
     if request.companion_kwargs:
         return request.companion_kwargs
     hook = getattr(guard(request.env_id, partial(find_creator, target)), COMPANION, None)
-    companion = None if hook is None else guard(request.env_id, partial(hook, **request.kwargs))
+    companion = None if hook is None else guard(request.env_id, partial(hook, **request.read_kwargs()))
     if companion is None:
         return {}
     if not isinstance(companion, Companion):

@@ -147,6 +147,13 @@ class Queue:
                     entry.unlink()
         return [group for *_, group in sorted(groups, key=lambda item: item[:2])]
 
+    def list_others(self) -> dict[str, int]:
+        """The other queues of this user with unfinished groups, by name: those of other machines, or of this
+        one under another host name, as of a container that was made again."""
+        folders = [each for each in self.folder.parent.glob("*/groups") if each.parent != self.folder]
+        counts = {each.parent.name: len(list(each.glob("*.json"))) for each in folders}
+        return {name: counts[name] for name in sorted(counts) if counts[name]}
+
     def try_supervise(self, stack: ExitStack, role: Role = "supervisor") -> bool:
         """Try to become the supervisor, or the standby process, until the stack is closed."""
         try:

@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 import platform
+import re
 import secrets
 import socket
 import sys
@@ -21,11 +22,13 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from mission_gym.errors import UsageError, WorkerDied
+from mission_gym.names import is_in_run
 from mission_gym.procs.commands import end_process, start_command
 from mission_gym.procs.machine import free_memory_bytes, usable_cores
 
@@ -40,10 +43,13 @@ _VARIABLES = {
     "RAY_ROTATION_BACKUP_COUNT": "1",
     "RAY_worker_niceness": "0",
 }
-_NOT_UPLOADED = [  # of the user's folder: large folders, and files that usually contain secrets
-    "/runs", ".git", ".venv", "venv", "node_modules", "__pycache__", "wandb/", "mlruns/",
-    ".env", ".env.*", "*.pem", "*.key", "*.p12", "id_rsa*", "id_ed25519*", ".netrc", ".aws", ".ssh", ".gnupg",
-]  # fmt: skip
+_NOT_UPLOADED = (  # names in the user's folder: large folders, and files that usually contain secrets
+    ".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", "wandb*", "mlruns",
+    ".env*", ".netrc", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx",
+    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
+    ".aws", ".azure", ".docker", ".git-credentials", ".gnupg", ".kube", ".npmrc", ".pypirc", ".ssh",
+    "credentials", "credentials.json", "secrets.json", "secrets.toml", "secrets.y*ml",
+)  # fmt: skip
 _STORE_SHARE = 0.2  # of the free memory, for blocks and weights in transit
 _STORE_BYTES = (100 << 20, 2 << 30)  # at least and at most
 
@@ -60,6 +66,47 @@ class Node(NamedTuple):
     is_here: bool  # it is this machine
 
 
+class Upload(NamedTuple):
+    """The files of a folder that nodes of a cluster get."""
+
+    folder: Path
+    num_files: int
+    size_bytes: int
+    left_out: list[str]  # paths below the folder, with everything below them
+
+    def describe(self) -> str:
+        """Describe the upload to the user."""
+        text = (
+            f"up to {self.num_files:,} files ({self.size_bytes / 1e6:,.1f} MB) of {self.folder} are uploaded"
+        )
+        shown = ", ".join(self.left_out[:3])
+        more = f" and {len(self.left_out) - 3} more" if len(self.left_out) > 3 else ""
+        return f"{text} to the cluster, without {shown}{more}" if shown else f"{text} to the cluster"
+
+    def exclude(self) -> list[str]:
+        """Return the patterns of .gitignore that exclude exactly the paths that are left out."""
+        return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path) for path in self.left_out]
+
+
+def plan_upload(folder: Path) -> Upload:
+    """List the files of the user's folder for a cluster, without runs, secrets, large folders, and links that
+    lead out of it. Ray also leaves out the files that a .gitignore names."""
+    root, left_out, sizes = os.path.realpath(folder), list[str](), list[int]()
+    for parent, folders, files in os.walk(folder):
+        for name in sorted([*folders, *files]):
+            path = os.path.join(parent, name)
+            is_named = any(fnmatch(name.lower(), pattern) for pattern in _NOT_UPLOADED)
+            is_data = name in folders and (path == os.path.join(folder, "runs") or is_in_run(Path(path)))
+            leaves = not os.path.realpath(path).startswith(root + os.sep) or not os.path.exists(path)
+            if is_named or is_data or leaves:
+                left_out.append(os.path.relpath(path, folder))
+                if name in folders:
+                    folders.remove(name)
+            elif name in files:
+                sizes.append(os.path.getsize(path))
+    return Upload(Path(folder), len(sizes), sum(sizes), sorted(left_out))
+
+
 class Cluster:
     """This process's connection to a cluster; `open_cluster` makes it."""
 
@@ -69,6 +116,8 @@ class Cluster:
         self.ray = load_ray()
         self.is_own = address is None
         self._is_lost, self._checked = False, time.monotonic()
+        # Other machines lack the user's folder.
+        self.upload = plan_upload(Path(folder)) if folder and address is not None else None
         head = None if address is not None else _Head(num_cpus or usable_cores(), dashboard=dashboard)
         self._end = weakref.finalize(self, _leave, self.ray, head)  # also at the end of the interpreter
         try:
@@ -77,7 +126,7 @@ class Cluster:
                 read_token(self.ray)
                 self.address = _connect(self.ray, head.address)
             else:
-                self.address = _join(self.ray, address or "", folder)
+                self.address = _join(self.ray, address or "", self.upload)
         except BaseException:
             self._end()
             raise
@@ -229,7 +278,7 @@ class _Head:
             self._output[:] = (self._output + chunk)[-4000:]
 
 
-def _join(ray: ModuleType, address: str, folder: str) -> str:
+def _join(ray: ModuleType, address: str, upload: Upload | None) -> str:
     """Connect to a running cluster and upload our code."""
     if "://" in address:
         raise UsageError(
@@ -248,8 +297,8 @@ def _join(ray: ModuleType, address: str, folder: str) -> str:
                 " start --head, or leave the address out [--ray-address]"
             ) from error
     uploaded: dict[str, Any] = {"py_modules": [str(Path(__file__).parents[1])]}
-    if folder:
-        uploaded |= {"working_dir": folder, "excludes": _NOT_UPLOADED}
+    if upload is not None:
+        uploaded |= {"working_dir": str(upload.folder), "excludes": upload.exclude()}
     return _connect(ray, address, runtime_env=uploaded)
 
 

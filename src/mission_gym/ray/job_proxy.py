@@ -161,6 +161,8 @@ def _start_agent(stack: ExitStack, job: RemoteJob, stop_signals: list[int]) -> t
         with ExitStack() as trial, _mark() as (mark, text):
             cluster = open_cluster(job.address, folder=folder)
             trial.callback(cluster.close)
+            if cluster.upload is not None:
+                _print(cluster.upload.describe())
             # After Ray, which installs its own handler.
             signal.signal(signal.SIGTERM, lambda number, frame: stop_signals.append(number))
             client = ActorClient(cluster.ray, job)

@@ -22,10 +22,16 @@ from mission_gym.learner.contract import Learner
 from mission_gym.plan.cache import size_paths
 from mission_gym.run.build import algorithm_of
 from mission_gym.run.config import read_own_config, resolve
-from mission_gym.run.environment import Environment, open_environment, permit_cluster, permit_names
+from mission_gym.run.environment import (
+    Environment,
+    may_step_here,
+    open_environment,
+    permit_contacts,
+    permit_names,
+)
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
-from mission_gym.run.settle import Prepared, drop_vector_form, set_num_agents, settle
+from mission_gym.run.settle import Prepared, drop_vector_form, follow_backend, set_num_agents, settle
 from mission_gym.run.snapshot import count_episodes, learned_steps, learner_arrays, read_run_state
 from mission_gym.run.stages import EnvSource, pick_common, read_files
 from mission_gym.run.start import begin
@@ -80,11 +86,12 @@ def branch_run(
     resolved = resolved.with_values(_inherit(ref, parent, resolved), "parent")
     _refuse_changes(ref, parent, resolved, step)
     resolved, adapted = drop_vector_form(resolved)
-    given = {f"{section}.{name}" for name in flags for section in ("env", "policy", "vector")}
+    given = {f"{section}.{name}" for name in flags for section in ("env", "policy", "run", "vector")}
     given |= {text.partition("=")[0].strip() for text in sets}
     environment = _open(ref, parent, resolved, set() if via else given, step, source)
+    resolved, replaced = follow_backend(resolved, environment)
     resolved, more = settle(set_num_agents(resolved, environment.spec), environment, step)
-    notes += [*adapted, *more, *explain_changes(parent, resolved)]
+    notes += [*adapted, *replaced, *more, *explain_changes(parent, resolved)]
     notes.append(f"branches from {ref.run.name} at step {step}; environments start new episodes")
     notes += algorithm_of(resolved.config).notes_on_branch(resolved.settled)
     with begin(
@@ -127,12 +134,15 @@ def _open(
     """Open the child's environment, with the parent's copies of files that were not given again."""
     config = apply_rules(child, step)[0].config  # refuses before anything is built
     folder = read_lineage(ref.run).folder
-    permit_cluster(config, typed="vector.ray_address" in typed)
     runs = [ref.run.path, *find_data_folders(child.files)]
+    permit_contacts(config, typed.__contains__, runs)
     calls = permit_names(config, typed.__contains__, runs=runs, folder=folder)
     files = _choose_files(ref, parent, child)
     kwargs = config.env.env_kwargs | pick_common(files)
-    opened = open_environment(config, kwargs, source, calls=calls, files=files, is_new=True)
+    in_child = not may_step_here(config, typed.__contains__, calls)
+    opened = open_environment(
+        config, kwargs, source, calls=calls, files=files, is_new=True, in_child=in_child
+    )
     return opened.with_readings(ref.run)
 
 

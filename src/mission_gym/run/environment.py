@@ -19,7 +19,7 @@ from mission_gym.env.leaves import may_hold_ids
 from mission_gym.env.pace import Pace
 from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.env.wrapper_names import name_code
-from mission_gym.errors import ResourceRefused, RunStateError, UsageError
+from mission_gym.errors import ResourceRefused, RunStateError, TrustError, UsageError
 from mission_gym.names import judge
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, RunningCompanion, with_companion
@@ -35,7 +35,7 @@ from mission_gym.run.stages import (
 )
 from mission_gym.store.lineage import InferredLeaf, read_lineage
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.trusted import permit, permit_contact, permit_kwargs
+from mission_gym.store.trusted import name_tracker, permit, permit_contact, permit_kwargs, permit_request
 from mission_gym.vector.backends import (
     load_backend,
     load_default,
@@ -180,11 +180,35 @@ def permit_names(
     return calls
 
 
-def permit_cluster(config: Config, *, typed: bool) -> None:
-    """Check the address of a config's cluster before anything connects: Ray exchanges pickles, so the head of
-    a cluster can run code here."""
+def may_step_here(config: Config, typed: Callable[[str], bool], calls: tuple[str, ...]) -> bool:
+    """Whether a config may step its environment in this process, where that can end or hang the run and leave
+    processes: if the environment is ours, or the user chose it. calls: names that the user typed or allowed.
+    TrustError for a vector form, which only this process can step."""
+    name, env = config.vector.vector, config.env
+    if name == "auto" or not load_backend(name).runs_here or env.env_id.startswith("<"):  # a Python callable
+        return True
+    if names_trusted(EnvRequest(env.env_id, wrap=env.wrap)) or {env.env_id, *name_code(env.wrap)} <= {*calls}:
+        return True
+    is_typed = typed("vector.vector") or (typed("env.env_id") and (typed("env.wrap") or not env.wrap))
+    line = f"{', '.join((env.env_id, *env.wrap))} in the training process (vector={name})"
+    try:
+        permit_request(line, f"a file, not you, asks to step {line}", typed=is_typed)
+    except TrustError:
+        if load_backend(name).own_vector_form:
+            raise
+        return False
+    return True
+
+
+def permit_contacts(config: Config, typed: Callable[[str], bool], runs: Iterable[Path]) -> None:
+    """Check the cluster and the trackers of a run before anything connects: Ray exchanges pickles, so the
+    head of a cluster can run code here, and trackers use the user's key. runs: folders with its config."""
     if config.vector.ray_address not in (None, "auto"):
-        permit_contact(f"the Ray cluster at {config.vector.ray_address}", typed=typed)
+        contact = f"the Ray cluster at {config.vector.ray_address}"
+        permit_contact(contact, typed=typed("vector.ray_address"))
+    for run in runs:
+        for name in config.run.track:
+            permit_contact(name_tracker(name, run), typed=typed("run.track"))
 
 
 def open_environment(
@@ -196,14 +220,16 @@ def open_environment(
     calls: tuple[str, ...] | None = None,
     files: Mapping[str, str] | None = None,
     is_new: bool = False,
+    in_child: bool = False,
 ) -> Environment:
     """Build one environment, read its spec and close it.
 
     kwargs: those of the config, with files replaced by the run's copies. measure_s: time for steps in a
     worker. calls: see EnvRequest. files: copies for stages. is_new: the environment of a new run or branch,
-    so that every stage is probed and the cluster connected. A companion that it declares is started.
+    so that every stage is probed and the cluster connected. in_child: never step it in this process. A
+    companion that it declares is started.
     """
-    backend = choose_backend(config)
+    backend = choose_backend(config, in_child=in_child)
     cluster = connect(config, backend) if is_new else None
     curriculum = config.env.curriculum if is_new else None
     limits = Limits(timeout_s=config.vector.env_timeout, max_restarts=config.vector.max_restarts)
@@ -228,7 +254,7 @@ def open_environment(
         if curriculum is not None:
             check_metrics(curriculum, spec)
         spec = load_algorithm(config.run.algo).adapt_actions(spec)
-        chosen = choose_backend(config, spec)
+        chosen = choose_backend(config, spec, in_child=in_child)
         n_envs = config.vector.n_envs
         return Environment(
             spec=spec,
@@ -259,7 +285,9 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
     # The user's modules are in the folder where the run was started.
     calls = permit_names(config, lambda path: False, runs=[run.path], folder=lineage.folder)
     kwargs = config.env.env_kwargs | pick_common(files)
-    environment = open_environment(config, kwargs, source, calls=calls, files=files).with_readings(run)
+    in_child = not may_step_here(config, lambda path: False, calls)
+    opened = open_environment(config, kwargs, source, calls=calls, files=files, in_child=in_child)
+    environment = opened.with_readings(run)
     signature = environment.spec.signature
     if lineage.env_signature != signature:
         raise RunStateError(
@@ -270,11 +298,12 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
     return environment
 
 
-def choose_backend(config: Config, spec: EnvSpec | None = None) -> Backend:
+def choose_backend(config: Config, spec: EnvSpec | None = None, *, in_child: bool = False) -> Backend:
     """The backend of a config. The user's environment runs in this process only on request. spec: of the
-    probed environment, since one with coroutines waits."""
+    probed environment, since one with coroutines waits. in_child: not even on request."""
     if config.vector.vector != "auto":
-        return load_backend(config.vector.vector)
+        backend = load_backend(config.vector.vector)
+        return load_default(trusted=False) if in_child and backend.runs_here else backend
     if config.vector.ray_address is not None:
         return load_for_cluster()
     if spec is not None and spec.coroutines != "none":

@@ -14,7 +14,7 @@ from mission_gym.plan.setups import device_exists
 from mission_gym.procs.machine import compare_versions
 from mission_gym.run.build import make_learner, one_blas_thread
 from mission_gym.run.config import find_edits, read_config, write_config
-from mission_gym.run.environment import open_run_environment, permit_cluster
+from mission_gym.run.environment import open_run_environment, permit_contacts
 from mission_gym.run.recorder import Listener
 from mission_gym.run.session import Session
 from mission_gym.run.settle import drop_wrong_kernel
@@ -25,7 +25,6 @@ from mission_gym.store.checkpoints import Checkpoint, load_last_good
 from mission_gym.store.evals import read_evals
 from mission_gym.store.files import read_json
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.trusted import name_tracker, permit_contact
 from mission_gym.vector.backends import load_backend
 
 
@@ -54,9 +53,8 @@ def resume_run(
         read_evals(run, notes.append)
         with checkpoint_errors(checkpoint):
             resolved, more = _extend(run, stored, checkpoint, timesteps)
-        permit_cluster(resolved.config, typed=ray_address is not None)
-        for name in resolved.config.run.track:
-            permit_contact(name_tracker(name, run.path))
+        is_moved = ray_address is not None
+        permit_contacts(resolved.config, lambda path: is_moved and path == "vector.ray_address", [run.path])
         environment = open_run_environment(run, resolved.config, source)
         remedy = f"use `mission-gym branch {run.name} --kernel torch`"
         resolved, _, changed = drop_wrong_kernel(resolved, environment.spec, remedy)

@@ -46,8 +46,9 @@ from mission_gym.run.environment import (
     choose_backend,
     choose_num_workers,
     count_groups,
+    may_step_here,
     open_environment,
-    permit_cluster,
+    permit_contacts,
     permit_names,
 )
 from mission_gym.run.stages import EnvSource, has_several_arguments
@@ -91,8 +92,9 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
             raise
         misfit = error
     config = checked.config
-    permit_cluster(config, typed=checked.typed("vector.ray_address"))
-    calls = permit_names(config, checked.typed, runs=find_data_folders(checked.files))
+    runs = find_data_folders(checked.files)
+    permit_contacts(config, checked.typed, runs)
+    calls = permit_names(config, checked.typed, runs=runs)
     try:
         environment = open_environment(
             config,
@@ -101,13 +103,18 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
             measure_s=measure_s if may_plan(config) else 0.0,
             calls=calls,
             is_new=True,
+            in_child=not may_step_here(config, checked.typed, calls),
         )
     except ResourceRefused as refusal:
         if choose_backend(config).runs_here:  # its companion was refused
             raise
         raise ResourceRefused(f"{refusal}, {SERIAL_REMEDY}") from refusal
+    resolved, adapted = follow_backend(resolved, environment)
+    notes = [*notes, *adapted]
     if misfit is not None and not environment.spec.agents:
         raise misfit
+    if environment.cluster is not None and environment.cluster.upload is not None:
+        notes = [*notes, environment.cluster.upload.describe()]
     resolved = set_num_agents(resolved, environment.spec)
     if environment.spec.sees_images:
         resolved = apply_image_profile(resolved)
@@ -137,6 +144,16 @@ def drop_vector_form(resolved: Resolved) -> tuple[Resolved, list[str]]:
     return resolved.with_values({path: "auto"}, f"{source}, adapted"), [
         f"{cause}; single environments are used"
     ]
+
+
+def follow_backend(resolved: Resolved, environment: Environment) -> tuple[Resolved, list[str]]:
+    """Replace a backend that a file may not choose (`may_step_here`), with a note."""
+    path, name = "vector.vector", environment.backend.name
+    given = resolved.config.value(path)
+    if given in ("auto", name):
+        return resolved, []
+    note = f"vector={given} is not used: a file, not you, asks to step the environment in this process"
+    return resolved.with_values({path: name}, f"{resolved.sources[path]}, adapted"), [note]
 
 
 def set_num_agents(resolved: Resolved, spec: EnvSpec) -> Resolved:

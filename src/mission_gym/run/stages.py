@@ -77,7 +77,7 @@ def make_parts(
 
 
 def _build(request: EnvRequest, source: EnvSource) -> Factory:
-    return make_factory(request if source is None else lambda: source(**request.kwargs))
+    return make_factory(request if source is None else lambda: source(**request.read_kwargs()))
 
 
 def has_several_arguments(curriculum: Curriculum | None) -> bool:

@@ -28,11 +28,11 @@ def check_ours(run: RunDir) -> None:
     what = ""
     if run.path.is_symlink() or not run.path.is_dir():
         what = "a link" if run.path.is_symlink() else "not a folder"
-    elif any(path.is_symlink() or not path.is_file() for path in (run.path / ".lock", run.status_json)):
+    elif not _is_file(run.path / ".lock"):
         what = "not a run of ours: it has no .lock"
     else:
         with suppress(RunStateError):
-            status = read_json(run.status_json)
+            status = read_json(run.status_json) if _is_file(run.status_json) else None
             if isinstance(status, dict) and status.keys() >= _STATUS:
                 return
         what = "not a run of ours: it has no status.json with a state, a pid and times"
@@ -51,6 +51,10 @@ def find_own(run: RunDir, of_sinks: Iterable[str]) -> list[Path]:
                 files += [copy, *copy.rglob("*")]
     files += [path for pattern in _PATTERNS for path in root.glob(pattern)]
     return [*links, *(path for path in dict.fromkeys(files) if path.is_file() and _is_direct(path))]
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _is_direct(path: Path) -> bool:

@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mission_gym.errors import DiskError, TrustError, UsageError
-from mission_gym.names import CodeLocation, command_line, is_in_run, locate, make_importable, read_path
+from mission_gym.names import (
+    CodeLocation,
+    command_line,
+    find_variables,
+    is_in_run,
+    locate,
+    make_importable,
+    read_path,
+)
 from mission_gym.store.files import make_private, open_plain, user_folder
 
 _T = TypeVar("_T")
@@ -69,13 +77,20 @@ def permit(
     return tuple(calls)
 
 
+def permit_request(line: str, problem: str, *, typed: bool = False, done: str = "nothing was run") -> None:
+    """Check that a run or a config file may ask for something; TrustError. line: records the permission.
+    typed: the user has just requested it. done: see TrustError."""
+    if typed:
+        allow(line)
+    elif line not in _read_lines():
+        raise TrustError(problem, line, done)
+
+
 def permit_contact(what: str, *, typed: bool = False) -> None:
     """Check that a run or a config file may contact another machine; TrustError. what: the contact, which is
     also the line that records the permission. typed: the user has just requested it."""
-    if typed:
-        allow(what)
-    elif what not in _read_lines():
-        raise TrustError(f"a file, not you, asks for this connection: {what}", what, "nothing was sent")
+    problem = f"a file, not you, asks for this connection: {what}"
+    permit_request(what, problem, typed=typed, done="nothing was sent")
 
 
 def name_tracker(name: str, run: Path) -> str:
@@ -84,7 +99,10 @@ def name_tracker(name: str, run: Path) -> str:
 
 
 def permit_kwargs(env_id: str, kwargs: Mapping[str, Any], *, typed: bool = False) -> None:
-    """Check the arguments of an environment that name hosts; TrustError."""
+    """Check the arguments of an environment that name hosts or environment variables; TrustError."""
+    for key, name in find_variables(kwargs).items():
+        line = f"{env_id} with {key} from the environment variable {name}"
+        permit_request(line, f"a file, not you, asks for a variable: {line}", typed=typed)
     if "explore" in env_id.lower():
         for name in _HOSTS.intersection(kwargs):
             permit_contact(f"{env_id} with {name}={kwargs[name]!r}", typed=typed)

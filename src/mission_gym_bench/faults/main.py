@@ -26,6 +26,7 @@ from mission_gym_bench.faults.fleet import make_fleet_faults
 from mission_gym_bench.faults.harness import FaultCase, Harness, NotHeld, RunCache, SkippedFault
 from mission_gym_bench.faults.kills import make_kills
 from mission_gym_bench.faults.launcher import Launcher
+from mission_gym_bench.faults.surroundings import make_surrounding_faults
 from mission_gym_bench.faults.trust import make_safety_faults, make_trust_faults
 from mission_gym_bench.runner import Row, make_row
 
@@ -47,6 +48,7 @@ def make_faults() -> list[FaultCase]:
         *make_disk_faults(),
         *make_trust_faults(),
         *make_safety_faults(),
+        *make_surrounding_faults(),
         *make_clock_faults(),
         *make_fleet_faults(),
     ]

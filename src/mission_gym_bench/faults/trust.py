@@ -102,6 +102,14 @@ def _plant_host(run: RunDir, canary: Path) -> None:
     edit_values(run, "env", env_id="mission_gym/Explore-v0", env_kwargs={"served_at": "http://127.0.0.1:9/"})
 
 
+def _plant_variable(run: RunDir, canary: Path) -> None:
+    edit_values(run, "env", env_kwargs={"max_episode_steps": "env:PATH"})
+
+
+def _plant_tracker(run: RunDir, canary: Path) -> None:
+    edit_values(run, "run", track=["trackio"])
+
+
 def _plant_yaml(run: RunDir, canary: Path) -> None:
     text = run.config_yaml.read_text()
     run.config_yaml.write_text(f"{text}\nevil: !!python/object/apply:os.system ['touch {canary}']\n")
@@ -118,6 +126,8 @@ _WAYS: dict[str, Callable[[RunDir, Path], None]] = {
     "a wrapper that writes files": _plant_recorder,
     "a name with a line break": _plant_line_break,
     "a host": _plant_host,
+    "an environment variable": _plant_variable,
+    "a tracker": _plant_tracker,
     "a wrapper": _plant_wrapper,
     "a network": _plant_network,
     "a yaml tag": _plant_yaml,
@@ -127,17 +137,19 @@ _WAYS: dict[str, Callable[[RunDir, Path], None]] = {
 def _open(harness: Harness, plant: Callable[[RunDir, Path], None], command: str) -> None:
     run, canary = harness.copy_run(), harness.folder / "canary"
     plant(run, canary)
-    ended = harness.run(*_words(harness, run, command))
+    ended = harness.run(*list_words(harness, run, command))
     must(not canary.exists(), "the stranger's code was executed")
     ended.expect(0, 2) if plant in (
         _plant_yaml,
         _plant_network,
+        _plant_tracker,
         _plant_wrapper,
         _plant_recorder,
     ) else ended.expect(2)
 
 
-def _words(harness: Harness, run: RunDir, command: str) -> tuple[str, ...]:
+def list_words(harness: Harness, run: RunDir, command: str) -> tuple[str, ...]:
+    """Return the words of a command that opens a run."""
     where = ("--runs-dir", str(harness.runs_dir))
     match command:
         case "eval":
@@ -298,7 +310,7 @@ def _leave(harness: Harness, file: str) -> None:
     (run.env / "link").symlink_to(secret)
     (run.path / "env-files.json").write_text(json.dumps({"max_episode_steps": file}))
     for command in ("eval", "resume"):
-        harness.run(*_words(harness, run, command)).expect(2)
+        harness.run(*list_words(harness, run, command)).expect(2)
     _must_stay(secret)
 
 
@@ -313,7 +325,7 @@ def _link(harness: Harness, name: str) -> None:
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(target)
     for command in ("eval", "record", "branch", "resume"):
-        harness.run(*_words(harness, run, command)).expect(0, 2)
+        harness.run(*list_words(harness, run, command)).expect(0, 2)
     _clean(harness, run.name)
     found = {each.name: each.read_text() for each in mine.iterdir()}
     must(found == ({} if target == mine else {"thesis.txt": "three years of work"}), f"written: {found}")

@@ -133,8 +133,8 @@ def test_the_queue_is_in_the_order_of_starts(hand_run: HandRun, tmp_path: Path) 
     group = GroupDir.create(tmp_path, "four", "jobs", [request("base"), *later])
     group.note("started", "base", cores=2)
     group.note("run", "base", run=f"/elsewhere/{hand_run.name}")
-    with lock.hold(group.lock("base"), wait_s=0.0):
-        group.lock("base").write_text(f"{os.getpid()} 1")
+    with lock.hold(group.lock("base"), wait_s=0.0) as held:
+        lock.sign(held, "1")
         hand_run.dir.write_status(state="done")
         index = Index(tmp_path)
         (told,) = index.changes(0)["groups"]

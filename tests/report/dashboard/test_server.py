@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +20,7 @@ from mission_gym.cli.main import main
 from mission_gym.errors import UsageError
 from mission_gym.report.dashboard.guard import is_loopback, keep_token
 from mission_gym.report.dashboard.serve import open_socket
-from timeouts import LONG_S
+from timeouts import LONG_S, wait_until
 
 _HALF = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m"
@@ -336,3 +338,33 @@ def test_one_huge_file_costs_its_run_alone(tmp_path: Path, serve: Callable[..., 
     answer = serve(tmp_path).get("/api/runs")
     assert answer.code == 200
     assert small.dir.name in answer.text
+
+
+def test_the_number_of_streams_is_limited(
+    tmp_path: Path, serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = HandRun(tmp_path)
+    run.add(1)
+    server = serve(tmp_path)
+    streams = [server.events("/events?since=0") for _ in range(100)]
+    for stream in streams:
+        assert next(stream)[0] == "runs"
+    for path in ("/events?since=0", f"/events/{run.name}?offset=0"):
+        answer = server.get(path)
+        assert (answer.code, "too many pages are open" in answer.text) == (503, True)
+    assert server.get("/api/runs").code == 200
+    for stream in streams:
+        stream.close()  # type: ignore[attr-defined]
+    wait_until(lambda: next(server.events("/events?since=0"), None) is not None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_the_server_may_open_more_files(tmp_path: Path) -> None:
+    code = (
+        "import resource; from mission_gym.report.dashboard.serve import raise_file_limit\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_file_limit()\n"
+        "raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]\n"
+        "assert raised == (4096 if hard == resource.RLIM_INFINITY else min(4096, hard)), raised"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

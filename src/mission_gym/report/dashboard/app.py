@@ -129,13 +129,19 @@ class _Pages:
         return _json({"html": html})
 
     def index_events(self, request: Request) -> Response:
+        self._check_streams()
         version = _last_seen(request, "since")
         return _stream(self._follower.follow_index(version))
 
     def run_events(self, request: Request) -> Response:
+        self._check_streams()
         run = self._find(request)
         offset = _last_seen(request, "offset")
         return _stream(self._follower.follow_run(run.name, offset))
+
+    def _check_streams(self) -> None:
+        if self._follower.is_full:
+            raise HTTPException(503, "too many pages are open; close some of them")
 
     def _find(self, request: Request) -> RunDir:
         run = self._index.find(request.path_params["name"])

@@ -23,6 +23,7 @@ from mission_gym.store.rundir import RunDir
 _EVERY_S = 1.0
 _PANELS_S = 5.0  # between two events that panels changed
 _ALIVE_S = 15.0  # between keep-alive messages, which reveal a dead connection
+_MOST_STREAMS = 100  # each holds a connection; a browser opens six to a server at most
 _PANEL_FILES = ("config.yaml", "plan.json", "log.txt", "monitor.csv", "env-output.txt", "eval")
 
 
@@ -55,6 +56,12 @@ class Follower:
         self._index, self._is_ending = index, is_ending
         self._lock = threading.Lock()
         self._tick, self._results = 0, dict[Any, Any]()
+        self._num_streams = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further stream should be opened; a page tries again later."""
+        return self._num_streams >= _MOST_STREAMS
 
     async def follow_run(self, name: str, offset: int) -> AsyncIterator[str]:
         """The events of a run: `rows` (columns of new rows from byte `offset` on), `status`, `panels` (other
@@ -127,15 +134,19 @@ class Follower:
 
     async def _repeat(self, poll: Callable[[], list[str]]) -> AsyncIterator[str]:
         sent_at = 0.0
-        while not self._is_ending():
-            text = "".join(await asyncio.to_thread(poll))
-            now = time.monotonic()
-            if not text and now - sent_at >= _ALIVE_S:
-                text = ": alive\n\n"
-            if text:
-                sent_at = now
-                yield text
-            await asyncio.sleep(_EVERY_S - time.monotonic() % _EVERY_S)  # all streams wake together
+        self._num_streams += 1
+        try:
+            while not self._is_ending():
+                text = "".join(await asyncio.to_thread(poll))
+                now = time.monotonic()
+                if not text and now - sent_at >= _ALIVE_S:
+                    text = ": alive\n\n"
+                if text:
+                    sent_at = now
+                    yield text
+                await asyncio.sleep(_EVERY_S - time.monotonic() % _EVERY_S)  # all streams wake together
+        finally:
+            self._num_streams -= 1
 
 
 def _event(kind: str, document: Any, number: int | None = None) -> str:

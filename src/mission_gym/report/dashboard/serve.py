@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,10 +22,16 @@ from mission_gym.report.dashboard.guard import keep_token
 from mission_gym.report.dashboard.index import Index
 from mission_gym.store.metrics import Metric
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 PORT = 6446
 _NUM_PORTS = 50  # tried if the first is taken
 _HEAD_S = 10.0  # for a whole request
 _MOST_IDLE = 200  # connections without a request
+_NUM_FILES = 4096  # open files, connections included
 _NICE = 10  # trainings come first; on a busy core the server still gets a tenth
 
 
@@ -74,6 +80,7 @@ def serve(
     with closing(open_socket(host, port)) as listening:
         if hasattr(os, "nice"):
             os.nice(_NICE)
+        raise_file_limit()
         # A notebook is saved and shared with its output, so its token is valid only for this server.
         token = secrets.token_hex(24) if in_notebook else keep_token()
         number = listening.getsockname()[1]
@@ -91,6 +98,16 @@ def serve(
         if in_notebook:
             threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
         server.run(sockets=[listening])
+
+
+def raise_file_limit() -> None:
+    """Allow this process to open more files, up to its hard limit."""
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _NUM_FILES if hard == resource.RLIM_INFINITY else min(_NUM_FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _end_with_stdin(server: uvicorn.Server) -> None:
