@@ -13,10 +13,10 @@ from typing import Self
 
 from mission_gym.data import Phases, Span
 
-# The phases of each role; the rest of its wall time is idle. `act`, `env` and `wait` are fine phases of the
-# coarse `collect`, whose rest is `copy`; `values` is a fine phase of `update`.
+# The phases of each role; the rest of its wall time is idle. `act`, `env`, `wait` and `lost` are fine phases
+# of the coarse `collect`, whose rest is `copy`; `values` is a fine phase of `update`.
 ROLES = {
-    "collector": ("act", "env", "wait", "copy"),
+    "collector": ("act", "env", "wait", "lost", "copy"),
     "learner": ("values", "update"),
     "main": ("record", "evaluate", "save"),
 }

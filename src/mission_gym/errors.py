@@ -15,9 +15,13 @@ from typing import Any
 
 
 class MissionGymError(Exception):
-    """The base class; the command line returns `exit_code`."""
+    """The base class; the command line returns `exit_code`.
+
+    facts: of an error of the user's environment, what happened where: the content of a repro bundle.
+    """
 
     exit_code = 3
+    facts: dict[str, Any] | None = None
 
 
 class UsageError(MissionGymError):
@@ -67,9 +71,7 @@ class RunStateError(MissionGymError):
 
 
 class WorkerError(MissionGymError):
-    """The user's environment failed beyond recovery; `facts` is the content of a repro bundle."""
-
-    facts: dict[str, Any] | None = None
+    """The user's environment failed beyond recovery."""
 
 
 class EnvFailure(WorkerError):

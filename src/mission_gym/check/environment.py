@@ -29,6 +29,7 @@ from mission_gym.check.findings import Finding, has_errors, make_finding, sort_f
 from mission_gym.check.survey import FEW_STEPS, MAX_STEPS, describe_failure
 from mission_gym.check.traces import CheckContext, CheckSkipped, Clock, Survey, find_difference, record
 from mission_gym.data import EnvSpec
+from mission_gym.env.blame import find_line_in_stack
 from mission_gym.env.factory import (
     Env,
     EnvRequest,
@@ -46,6 +47,7 @@ from mission_gym.procs import BoundedLog, Child, CompanionNeeded, Link, dump_obj
 Announce = Callable[[str], None]  # is called with the next part, as in "while ..."
 BUDGET_S = 10.0
 SILENT_S = 300.0  # for one part: a first reset may take that long, and the others end after seconds
+PATIENCE_S = 10.0  # then the check says what it waits for
 _RECORDING = 0.4  # share of the budget; the later checks have theirs in the table below
 _LOOP_S, _BLOCKED = 0.3, 0.5  # seconds to step coroutines, and the share of blocked time that is too much
 _AGREES = "Gymnasium's own checker agrees"
@@ -59,15 +61,16 @@ _NOISE = (
 )
 
 
-def check_in_subprocess(request: EnvRequest) -> list[Finding]:
-    """Run `check_environment` in a child process; for a trusted environment in this one, which is faster."""
+def check_in_subprocess(request: EnvRequest, say: Callable[[str], None] = lambda text: None) -> list[Finding]:
+    """Run `check_environment` in a child process; for a trusted environment in this one, which is faster. say:
+    shows the user what a check is waiting for."""
     if names_trusted(request):
         return check_environment(request)
     child = Child(
         "mission_gym.check.environment:serve_check", dump_object(request), on_output=BoundedLog(None)
     )
     try:
-        answer = _receive(child)
+        answer = _receive(child, say)
     finally:
         child.end()
     if isinstance(answer, MissionGymError):
@@ -75,11 +78,21 @@ def check_in_subprocess(request: EnvRequest) -> list[Finding]:
     return answer
 
 
-def _receive(child: Child) -> list[Finding] | MissionGymError:
+def _receive(child: Child, say: Callable[[str], None]) -> list[Finding] | MissionGymError:
     """Return the child's findings or error; a child that dies or hangs is a finding."""
     part = "it was started"
     try:
-        while replies := child.wait(SILENT_S):
+        while True:
+            replies = child.wait(PATIENCE_S)
+            if not replies:
+                line = find_line_in_stack(child.read_stack())
+                say(
+                    f"waiting: while {part}, the environment has not answered for {PATIENCE_S:.0f} s"
+                    f"{f'; it is at {line}' if line else ''}; the check gives up after {SILENT_S:.0f} s"
+                )
+                replies = child.wait(SILENT_S - PATIENCE_S)
+            if not replies:
+                break
             for kind, content in replies:
                 if kind == "answer":
                     answer: list[Finding] | MissionGymError = content
@@ -88,7 +101,7 @@ def _receive(child: Child) -> list[Finding] | MissionGymError:
         stack = child.read_stack().strip()
         return [make_finding("process", "hung", part=part, seconds=SILENT_S, stack=stack)]
     except WorkerDied:
-        how, output = child.describe_end(), child.tail().strip()
+        how, output = child.describe_end(), child.tail().strip() or "none"
         return [make_finding("process", "died", part=part, how=how, output=output)]
 
 

@@ -13,11 +13,19 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from mission_gym.env.agents import AgentsEnv
+from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.env.spaces import make_action_decoder
+from mission_gym.env.probe import probe_env
+from mission_gym.env.slot import action_rows
 from mission_gym.env.wrapper_names import name_code
-from mission_gym.errors import EnvContractError, RunStateError, UsageError, WorkerDied, WorkerError, describe
+from mission_gym.errors import (
+    EnvContractError,
+    MissionGymError,
+    RunStateError,
+    UsageError,
+    WorkerDied,
+    describe,
+)
 from mission_gym.procs import BoundedLog, Child, Link, dump_object, with_companion
 from mission_gym.store.files import read_json, write_json
 from mission_gym.store.lineage import read_lineage
@@ -29,7 +37,7 @@ _REPLAY_S = 120.0  # for one step
 
 
 def write_bundle(
-    run: RunDir, error: WorkerError, request: EnvRequest, options: dict[str, Any] | None = None
+    run: RunDir, error: MissionGymError, request: EnvRequest, options: dict[str, Any] | None = None
 ) -> Path:
     """Write the facts of an error into the run. options: of the episode's reset."""
     facts = error.facts or {}
@@ -46,6 +54,8 @@ class _Bundle(Record):
     seed: Count
     actions: list[Any] | None
     options: dict[str, Any] | None = None
+    env_index: Count = 0
+    episode: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +108,22 @@ def serve_replay(link: Link, setup: bytes) -> None:
         env, _companion = with_companion(
             lambda kwargs: make_factory(replace(request, companion_kwargs=kwargs))()
         )
-        env.reset(seed=bundle["seed"], options=bundle["options"])
-        is_scalar, decode = env.action_space.shape == (), make_action_decoder(env.action_space)
-        for step, action in enumerate(bundle["actions"]):
+        spec = probe_env(env, request.env_id)
+        slot = make_slot(lambda: env, spec, bundle["env_index"], lambda episode: bundle["seed"])
+        slot.reset(bundle["episode"], options=bundle["options"])
+        slot.check_values()
+        terminated: Any = False
+        for step, action in enumerate(action_rows(spec, np.asarray(bundle["actions"], spec.action.dtype))):
             link.send(("step", step))
-            if decode is not None and isinstance(env.unwrapped, AgentsEnv):  # each agent has a row
-                env.step([decode(row) for row in np.asarray(action)])
-            elif decode is not None:
-                env.step(decode(np.asarray(action)))
-            else:
-                env.step(action if is_scalar else np.asarray(action, env.action_space.dtype))
+            _, terminated, _ = slot.step(action)
+            slot.check_values()
+        if slot.ended:
+            slot.finish(bool(np.all(terminated)))
     except Exception as error:  # noqa: BLE001  border: worker main
         if isinstance(error, UsageError) and not isinstance(error, EnvContractError):
             link.send(("refused", error))
         else:
-            link.send(("failed", describe(error)))
+            link.send(("failed", str(error) if isinstance(error, MissionGymError) else describe(error)))
     else:
         link.send(("done", None))
 

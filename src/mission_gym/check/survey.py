@@ -11,9 +11,10 @@ import gymnasium as gym
 import numpy as np
 
 from mission_gym.check.findings import Finding, make_finding
-from mission_gym.check.traces import CheckSkipped, Survey, name_leaf
+from mission_gym.check.traces import CheckSkipped, Survey
 from mission_gym.data import EnvSpec
 from mission_gym.env import factory
+from mission_gym.env.contract import name_leaf
 from mission_gym.errors import MissionGymError, describe
 
 MAX_STEPS = 2000  # of one recorded episode
@@ -45,7 +46,10 @@ def check_contract(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
     if survey.failures:
         num_more = len(survey.failures) - 1
         more = f"; {num_more} more episodes failed" if num_more else ""
-        yield make_finding("contract", "broken", what=_locate(survey.failures[0]) + more)
+        first = survey.failures[0]
+        raised = first.__cause__ is not None
+        fix = "fix the line that raised" if raised else "return what the message says is expected"
+        yield make_finding("contract", "broken", what=_locate(first) + more, fix=fix)
 
 
 def check_observation(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:

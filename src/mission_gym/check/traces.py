@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
+from mission_gym.env.contract import name_leaf
 from mission_gym.env.factory import Env, EnvRequest, Factory
 from mission_gym.env.observations import ObsReader
 from mission_gym.env.slot import EnvSlot, action_rows
@@ -239,11 +240,6 @@ def draw_stored(slot: EnvSlot, spec: EnvSpec, rng: np.random.Generator) -> Array
 def to_action(stored: Array, spec: EnvSpec) -> Any:
     """Convert a stored action, [K] or [A, K], for a slot."""
     return action_rows(spec, spec.action.to_env(stored if spec.agents else stored[None]))[0]
-
-
-def name_leaf(name: str) -> str:
-    """Return the name of a leaf for a message."""
-    return f"observation {name!r}" if name else "the observation"
 
 
 def _note_values(survey: Survey, slot: EnvSlot, spec: EnvSpec, leaf_spaces: tuple[Any, ...]) -> None:

@@ -111,8 +111,10 @@ def check(args: Sequence[str]) -> int:
     with messages_to_stderr():
         names = (env.env_id, *name_code(env.wrap))
         calls = permit(names, typed=names)
-        findings = check_in_subprocess(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap, calls))
+        findings = check_in_subprocess(EnvRequest(env.env_id, dict(env.env_kwargs), env.wrap, calls), say)
     show([asdict(finding) for finding in findings], as_json=flags.json, view=view_findings)
+    if not has_errors(findings):
+        say(f"no errors; next: mission-gym baselines {env.env_id}")
     return 2 if has_errors(findings) else 0
 
 

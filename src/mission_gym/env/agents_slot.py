@@ -8,6 +8,7 @@ all agents; returns and outcomes by agent type are among its metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isfinite
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -83,7 +84,7 @@ class AgentsSlot(EnvSlot):
             result: Any = self._step(action)
         except Exception as error:  # border: the user's step
             what = f"step() raised {describe(error)}; the actions were {show_short(action.tolist())}"
-            raise self._failure(what) from error
+            raise self._failure("step", what, error) from error
         if start:
             self._timed_s += perf_counter() - start
             self._timed_steps += 1
@@ -103,7 +104,7 @@ class AgentsSlot(EnvSlot):
         self.ended = not self.live.any()
         return made
 
-    def _read_end(self) -> tuple[str | None, dict[str, float]]:
+    def _read_end(self, terminated: bool) -> tuple[str | None, dict[str, float]]:
         """Return the outcome that all reporting agents share, if they do, and the metrics."""
         outcomes = set(self._outcomes.values())
         metrics = {name: sum(values) / len(values) for name, values in self._metrics.items()}
@@ -119,7 +120,9 @@ class AgentsSlot(EnvSlot):
         present = self._present
         for index in np.flatnonzero(self.live).tolist():
             agent = self._reading = self._names[index]
-            made.reward[index] = contract.to_float(rewards.get(agent, 0.0))
+            made.reward[index] = reward = contract.to_float(rewards.get(agent, 0.0))
+            if not isfinite(reward) and not self._spec.bare:
+                self.refuse(f"the reward is {reward}; look for divisions by zero, logs and overflows")
             terminated = contract.to_bool("terminated", terminations.get(agent, False))
             truncated = contract.to_bool("truncated", truncations.get(agent, False))
             # An agent that disappears without a flag counts as truncated.
@@ -150,7 +153,7 @@ class AgentsSlot(EnvSlot):
         self.info, self.over = info, []
         live = self._find_live(set())
         if not live.any():
-            self._contract.refuse("reset() returned no agent; an episode needs at least one")
+            self.refuse("reset() returned no agent; an episode needs at least one")
         self._show(obs, live)
 
     def _show(self, obs: dict[str, Any], live: Array) -> None:
@@ -179,10 +182,12 @@ class AgentsSlot(EnvSlot):
             agent = self._reading = self._names[index]
             if agent in obs:
                 given = self._contract.read_obs(obs[agent])
+                if not self._spec.bare:
+                    self._contract.check_values(given)
             elif ended:
                 given = tuple(leaf[index] for leaf in self.obs)
             else:
-                self._contract.refuse("it is among the agents, but has no observation")
+                self.refuse("it is among the agents, but has no observation")
             for array, leaf in zip(leaves, given, strict=True):
                 array[row] = leaf
             if masks is not None and agent in obs:
@@ -195,10 +200,10 @@ class AgentsSlot(EnvSlot):
         for index in self.over:
             agent = self._names[index]
             info = self.info.get(agent, {})
-            outcome = check_outcome(info.get("outcome"), self._spec, self._where)
+            outcome = check_outcome(info.get("outcome"), self._spec, self.refuse)
             if outcome is not None:
                 self._outcomes[index] = outcome
-            for name, value in read_metrics(info.get("episode_metrics", {}), self._spec, self._where).items():
+            for name, value in read_metrics(info.get("episode_metrics", {}), self.refuse).items():
                 self._metrics.setdefault(name, []).append(value)
 
     def _measure_types(self) -> dict[str, float]:
@@ -217,13 +222,13 @@ class AgentsSlot(EnvSlot):
 
     def _check_dicts(self, call: str, names: Sequence[str], result: Any) -> None:
         if not isinstance(result, tuple) or len(result) != len(names):
-            self._contract.refuse(f"{call} must return {', '.join(names)}, got {show_short(result)}")
+            self.refuse(f"{call} must return {', '.join(names)}, got {show_short(result)}")
         for name, value in zip(names, result, strict=True):
             if not isinstance(value, dict):
-                self._contract.refuse(f"{call}: {name} must be a dict by agent, got {show_short(value)}")
+                self.refuse(f"{call}: {name} must be a dict by agent, got {show_short(value)}")
         for agent, info in result[-1].items():
             if not isinstance(info, dict):
-                self._contract.refuse(f"{call}: the info of {agent!r} must be a dict, got {show_short(info)}")
+                self.refuse(f"{call}: the info of {agent!r} must be a dict, got {show_short(info)}")
 
     def _where(self) -> str:
         return super()._where() + (f", agent {self._reading!r}" if self._reading else "")

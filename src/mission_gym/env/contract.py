@@ -12,21 +12,28 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mission_gym.data import Array, EnvSpec, Leaves
+from mission_gym.data import Array, EnvSpec, LeafSpec, Leaves
 from mission_gym.env.masks import MaskLayout
 from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import mask_parts
-from mission_gym.errors import EnvContractError, describe, nearest
+from mission_gym.errors import describe, nearest
 
 TERMS = "reward_terms/"  # prefix of a reward term among an episode's metrics
+Refuse = Callable[[str], NoReturn]  # raises EnvContractError with this text and its place
 
 
 class Contract:
-    """The checks of one environment. where: describes the current step for messages."""
+    """The checks of one environment. refuse: raises with the current step."""
 
-    def __init__(self, spec: EnvSpec, where: Callable[[], str]) -> None:
-        self._spec, self._where = spec, where
+    def __init__(self, spec: EnvSpec, refuse: Refuse) -> None:
+        self._spec, self.refuse = spec, refuse
         self.expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
+        # The limits of single categories are tested here; a vector tests arrays of them, many at a time.
+        self._limits = [_find_limits(leaf) for leaf in spec.leaves]
+        self._plain: list[tuple[Any, tuple[int, ...]]] = [
+            (dtype if limits is None else None, shape)
+            for (dtype, shape), limits in zip(self.expected, self._limits, strict=True)
+        ]
         self._mask_key = spec.mask_key
         reader = ObsReader(spec)
         self._read_leaves, self.converts = reader.read, reader.converts
@@ -43,29 +50,38 @@ class Contract:
         except (KeyError, IndexError, TypeError, ValueError) as error:
             space = self._spec.observation_space
             self.refuse(f"the observation {show_short(obs)} does not fit {space} ({describe(error)})")
-        for leaf, (dtype, shape) in zip(leaves, self.expected, strict=True):
+        for leaf, (dtype, shape) in zip(leaves, self._plain, strict=True):
             if type(leaf) is not np.ndarray or leaf.dtype is not dtype or leaf.shape != shape:
                 return tuple(self._coerce(index, leaf) for index, leaf in enumerate(leaves))
         return leaves
 
     def _coerce(self, index: int, leaf: Any) -> Array:
-        """Accept what fits by value: Python numbers, lists, and dtypes of the same kind."""
-        expected = self._spec.leaves[index]
-        if isinstance(leaf, (int, np.integer)) and expected.kind == "categories" and expected.shape == ():
+        """Accept what fits by value: Python numbers, lists, and arrays whose dtype can be cast safely."""
+        expected, limits = self._spec.leaves[index], self._limits[index]
+        if limits is not None and isinstance(leaf, (int, np.integer)):
+            category = int(leaf)
+            if not limits[0] <= category <= limits[1] and not self._spec.bare:
+                self.refuse(find_wrong_value(np.asarray(leaf), expected))
             return np.asarray(leaf)
         try:
             got = np.asarray(leaf)
         except ValueError:  # a ragged list
             got = np.asarray(None)
-        fits = np.can_cast(got.dtype, expected.dtype, "same_kind")
-        fits = fits or (expected.kind == "categories" and got.dtype.kind in "iu")
+        is_array = isinstance(leaf, np.ndarray | np.generic)
+        fits = can_hold(expected, got.dtype, is_strict=is_array and not self._spec.bare)
         if not fits or got.shape != expected.shape:
-            name = f"observation {expected.name!r}" if expected.name else "the observation"
             self.refuse(
-                f"{name} has shape {got.shape} and dtype {got.dtype}, expected shape {expected.shape} and "
-                f"dtype {expected.dtype} as in the observation space"
+                f"{name_leaf(expected.name)} has shape {got.shape} and dtype {got.dtype}, expected shape "
+                f"{expected.shape} and dtype {expected.dtype} as in the observation space"
+                f"{'' if fits or got.shape != expected.shape else suggest_dtype(expected.dtype)}"
             )
         return got
+
+    def check_values(self, leaves: Leaves) -> None:
+        """Refuse an observation with NaN, infinity or a category that its space does not have."""
+        for leaf, spec in zip(leaves, self._spec.leaves, strict=True):
+            if problem := find_wrong_value(np.asarray(leaf), spec):
+                self.refuse(problem)
 
     def read_mask(
         self, obs: Any, info: dict[str, Any], method: Callable[[], Any] | None, ended: bool
@@ -122,9 +138,64 @@ class Contract:
             self.refuse(f"{name} is {show_short(flag)}, expected True or False")
         return bool(value.item())
 
-    def refuse(self, what: str) -> NoReturn:
-        """Raise an EnvContractError that names the current step."""
-        raise EnvContractError(f"{self._where()}: {what} [{self._spec.env_id}]")
+
+def can_hold(leaf: LeafSpec, dtype: np.dtype[Any], *, is_strict: bool) -> bool:
+    """Return whether values of a dtype fit a leaf. is_strict: as Gymnasium's `contains`, none may be rounded;
+    otherwise any dtype of the same kind fits."""
+    if leaf.kind == "categories" and dtype.kind in "iu":
+        return True
+    return np.can_cast(dtype, leaf.dtype, "safe" if is_strict else "same_kind")
+
+
+def suggest_dtype(dtype: str) -> str:
+    """Return the remedy for an observation of another dtype than that of its space."""
+    return f"; return it with .astype(np.{dtype}), or declare the space with the dtype that it has"
+
+
+def find_range(leaf: LeafSpec) -> tuple[Array, Array] | None:
+    """Return the lowest and highest values of a leaf that is a number of categories or bits, each flat; None
+    for other leaves."""
+    if leaf.kind == "binary" and np.dtype(leaf.dtype).kind in "iu":
+        return np.array([0]), np.array([1])
+    if leaf.kind != "categories":
+        return None
+    low = np.asarray(leaf.start, np.int64)
+    high = np.full_like(low, np.iinfo(np.int64).max) if leaf.open_ended else low + np.asarray(leaf.nvec) - 1
+    return low, high
+
+
+def _find_limits(leaf: LeafSpec) -> tuple[int, int] | None:
+    """Return the lowest and highest value of a single category; None for other leaves."""
+    allowed = find_range(leaf) if leaf.shape == () and leaf.kind == "categories" else None
+    return None if allowed is None else (int(allowed[0][0]), int(allowed[1][0]))
+
+
+def find_wrong_value(value: Array, leaf: LeafSpec) -> str:
+    """Describe a number that is not finite or a category that the space does not have; "" if there is none.
+
+    Real numbers outside their bounds are accepted, because observations are normalised.
+    """
+    name = name_leaf(leaf.name)
+    if value.dtype.kind == "f":
+        wrong = ~np.isfinite(value)
+        if wrong.any():
+            at = f" at index {np.argwhere(wrong)[0].tolist()}" if value.ndim else ""
+            return f"{name} has {value[wrong][0]}{at}; look for divisions by zero, logs and overflows"
+    elif (allowed := find_range(leaf)) is not None and not leaf.is_converted:
+        low, high = (np.broadcast_to(bound, value.size) for bound in allowed)
+        flat = value.reshape(-1)
+        wrong = (flat < low) | (flat > high)
+        if wrong.any():
+            place = int(wrong.argmax())
+            at = f" at index {[int(i) for i in np.unravel_index(place, value.shape)]}" if value.ndim else ""
+            limits = f"allowed are {low[place]} to {high[place]}"
+            return f"{name} is outside its space: it has {flat[place]}{at}, {limits}"
+    return ""
+
+
+def name_leaf(name: str) -> str:
+    """Return the name of a leaf for a message."""
+    return f"observation {name!r}" if name else "the observation"
 
 
 def explain_vector_reward(count: int) -> str:
@@ -144,28 +215,30 @@ def show_short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:197]}..."
 
 
-def check_outcome(outcome: Any, spec: EnvSpec, where: Callable[[], str]) -> str | None:
-    """Return the outcome of an episode, which is None or a name that the environment declared."""
+def check_outcome(outcome: Any, spec: EnvSpec, refuse: Refuse, *, is_due: bool = False) -> str | None:
+    """Return the outcome of an episode, which is a name that the environment declared, or None. is_due: None
+    is refused if any are declared."""
     if outcome is None:
+        if is_due and spec.outcomes:
+            refuse(
+                'the episode ended without info["outcome"]; set it to one of '
+                f"{', '.join(spec.outcomes)} in the last step of every episode"
+            )
         return None
     if not isinstance(outcome, str):
-        got = show_short(outcome)
-        raise EnvContractError(f'{where()}: info["outcome"] is {got}, expected a name [{spec.env_id}]')
+        refuse(f'info["outcome"] is {show_short(outcome)}, expected a name')
     if spec.outcomes and outcome not in spec.outcomes:
-        raise EnvContractError(
-            f'{where()}: info["outcome"]={outcome!r} is not declared in metadata["outcomes"]='
-            f"{list(spec.outcomes)}{nearest(outcome, spec.outcomes)} [{spec.env_id}]"
+        refuse(
+            f'info["outcome"]={outcome!r} is not declared in metadata["outcomes"]='
+            f"{list(spec.outcomes)}{nearest(outcome, spec.outcomes)}"
         )
     return outcome
 
 
-def read_metrics(metrics: Any, spec: EnvSpec, where: Callable[[], str]) -> dict[str, float]:
+def read_metrics(metrics: Any, refuse: Refuse) -> dict[str, float]:
     """Return the numeric entries of `info["episode_metrics"]`."""
     if not isinstance(metrics, dict):
-        got = show_short(metrics)
-        raise EnvContractError(
-            f'{where()}: info["episode_metrics"] is {got}, expected a dict [{spec.env_id}]'
-        )
+        refuse(f'info["episode_metrics"] is {show_short(metrics)}, expected a dict')
     return {
         name: float(value) for name, value in metrics.items() if isinstance(value, numbers.Real | np.bool_)
     }

@@ -7,6 +7,7 @@ slots.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from time import perf_counter
@@ -19,6 +20,7 @@ from gymnasium.wrappers import TimeLimit
 from numpy import ndarray  # a lookup in NumPy takes a tenth of the time of a cheap step
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
+from mission_gym.env.blame import find_line
 from mission_gym.env.contract import TERMS, Contract, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Env, Factory
 from mission_gym.env.probe import MASK_METHOD
@@ -81,7 +83,7 @@ class EnvSlot:
         self._actions: list[Any] | None = None
         self._is_scalar = spec.action.shape == ()
         self._decode = make_action_decoder(spec.action_space)
-        self._contract = Contract(spec, self._where)
+        self._contract = Contract(spec, self.refuse)
         one_array = isinstance(spec.observation_space, Box) and not spec.mask_source
         one_array = one_array and not self._contract.converts
         plain: tuple[Any, tuple[int, ...]] = self._contract.expected[0] if one_array else (None, ())
@@ -146,9 +148,9 @@ class EnvSlot:
         except TargetSilent:
             raise
         except Exception as error:  # border: the user's reset
-            raise self._failure(f"reset() raised {describe(error)}") from error
+            raise self._failure("reset", f"reset() raised {describe(error)}", error) from error
         if not isinstance(result, tuple) or len(result) != 2:
-            self._contract.refuse(f"reset() must return (observation, info), got {show_short(result)}")
+            self.refuse(f"reset() must return (observation, info), got {show_short(result)}")
         self._read(*result, ended=False)
         self.ended = False
 
@@ -163,7 +165,8 @@ class EnvSlot:
                 self.rebuild()
             except MissionGymError as error:
                 self._factory = before  # for the next attempt
-                raise self._failure(f"building it for stage {stage + 1} failed: {error}") from error
+                what = f"building it for stage {stage + 1} failed: {error}"
+                raise self._failure("reset", what, error.__cause__ or error) from error
         return variant.options
 
     def step(self, action: Any) -> tuple[float, bool, bool]:
@@ -184,7 +187,7 @@ class EnvSlot:
             shown = action.item() if isinstance(action, np.generic) else action
             shown = shown if self._decode is None else self._decode(shown)
             what = f"step() raised {describe(error)}; the action was {show_short(shown)}"
-            raise self._failure(what) from error
+            raise self._failure("step", what, error) from error
         if start:
             self._timed_s += perf_counter() - start
             self._timed_steps += 1
@@ -193,12 +196,12 @@ class EnvSlot:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
             hint = f"; {OLD_API}" if isinstance(result, tuple) and len(result) == 4 else ""
-            self._contract.refuse(
-                "step() must return (observation, reward, terminated, truncated, info), got "
-                f"{show_short(result)}{hint}"
-            )
+            expected = "(observation, reward, terminated, truncated, info)"
+            self.refuse(f"step() must return {expected}, got {show_short(result)}{hint}")
         if type(reward) is not float:
             reward = self._contract.to_float(reward)
+        if reward - reward != 0.0 and not self._spec.bare:
+            self.refuse(f"the reward is {reward}; look for divisions by zero, logs and overflows")
         self.ret += reward
         if terminated is not False or truncated is not False:
             terminated = self._contract.to_bool("terminated", terminated)
@@ -236,14 +239,14 @@ class EnvSlot:
     def finish(self, terminated: bool, failed: bool = False) -> Episode:
         """Return the episode that has just ended or failed."""
         seed = -1 if self.seed is None else self.seed
-        outcome, metrics = (None, {}) if self._spec.bare or failed else self._read_end()
+        outcome, metrics = (None, {}) if self._spec.bare or failed else self._read_end(terminated)
         end = (outcome, terminated, metrics, failed, self.stage)
         return Episode(self.env_id, self.episode, seed, self.ret, self.steps, *end)
 
-    def _read_end(self) -> tuple[str | None, dict[str, float]]:
-        """Return the outcome and the metrics of the episode."""
-        outcome = check_outcome(self.info.get("outcome"), self._spec, self._where)
-        metrics = read_metrics(self.info.get("episode_metrics", {}), self._spec, self._where)
+    def _read_end(self, terminated: bool) -> tuple[str | None, dict[str, float]]:
+        """Return the outcome and the metrics of the episode. A wrapper that truncates knows no outcome."""
+        outcome = check_outcome(self.info.get("outcome"), self._spec, self.refuse, is_due=terminated)
+        metrics = read_metrics(self.info.get("episode_metrics", {}), self.refuse)
         return outcome, metrics | {f"{TERMS}{name}": value for name, value in self._terms.items()}
 
     def state(self) -> SlotState:
@@ -339,23 +342,48 @@ class EnvSlot:
     def _read(self, obs: Any, info: Any, ended: bool) -> None:
         """Check and store an observation and its mask."""
         if not isinstance(info, dict):
-            self._contract.refuse(f"info must be a dict, got {type(info).__name__}")
+            self.refuse(f"info must be a dict, got {type(info).__name__}")
         self.info = info
         self.obs = self._contract.read_obs(obs)
         if self._has_mask:
             self.mask = self._contract.read_mask(obs, info, self._mask_method, ended)
 
+    def check_values(self) -> None:
+        """Refuse the current observation if it has NaN, infinity or a category outside its space."""
+        if not self._spec.bare:
+            self._contract.check_values(self.obs)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raise an EnvContractError that names the current step."""
+        error = EnvContractError(f"{self._where()}: {what} [{self._spec.env_id}]")
+        error.facts = self._list_facts() | {"kind": "contract", "what": what}
+        raise error
+
     def _where(self) -> str:
         return f"environment {self.env_id}, seed {self.seed}, episode {self.episode}, step {self.steps}"
 
-    def _failure(self, what: str) -> EnvFailure:
-        """Return an error with the facts of a repro bundle: the episode, and its actions if they were
-        kept."""
-        actions = None if self._actions is None else np.asarray(self._actions).tolist()
+    def _failure(self, call: str, what: str, error: BaseException) -> EnvFailure:
+        """Return an error with its facts. call: the one that raised `error`."""
         failure = EnvFailure(f"{self._where()}: {what}")
-        place = {"env_index": self.env_id, "episode": self.episode, "seed": self.seed, "step": self.steps}
-        failure.facts = {**place, "actions": actions, "stage": self.curriculum_stage}
+        failure.facts = self._list_facts() | {
+            "call": call,
+            "kind": type(error).__name__,
+            "what": describe(error),
+            "line": find_line(error),
+            "trace": "".join(traceback.format_exception(error)),
+        }
         return failure
+
+    def _list_facts(self) -> dict[str, Any]:
+        """Return the place of the current step, and the actions of its episode if they were kept."""
+        return {
+            "env_index": self.env_id,
+            "episode": self.episode,
+            "seed": self.seed,
+            "step": self.steps,
+            "actions": None if self._actions is None else np.asarray(self._actions).tolist(),
+            "stage": self.curriculum_stage,
+        }
 
 
 def _find_announce(env: Env) -> Callable[[Any], None] | None:

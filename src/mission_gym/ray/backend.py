@@ -52,7 +52,7 @@ def _collect_on_cluster(source: Source, spec: EnvSpec, seed_of: SeedOf, request:
     num_actors = ceil(options.num_workers / source.actor_workers)
     shards = split_envs(request.num_envs, num_actors, request.acting_rows // spec.num_agents)
     sent = replace(source, request=None, cluster=None)
-    sent = sent.with_options(log=None, num_workers=source.actor_workers)
+    sent = sent.with_options(log=None, on_failure=None, num_workers=source.actor_workers)
     setups: list[tuple[Any, ...]] = []
     for ids in shards:
         if not callable(source.factory):

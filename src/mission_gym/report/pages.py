@@ -194,7 +194,7 @@ def _describe_failures(run: RunDir, document: Row, problems: list[str]) -> dict[
         "cause": _CONTROL.sub("", cause) if document.get("state") == "failed" else "",
         "problems": problems,
         "repros": [f"mission-gym check --repro {shlex.quote(show_path(path))}" for path in repros],
-        "output": _read_lines(run.path / "env-output.txt"),
+        "output": _read_lines(run.env_output),
         "warnings": [line for line in _read_lines(run.log_txt, 1000) if " warning " in line][-20:],
     }
 

@@ -150,10 +150,24 @@ def count_states(states: Sequence[str]) -> str:
     return ", ".join(f"{states.count(state)} {state}" for state in get_args(State) if state in states)
 
 
-def show_failures(status: Document) -> str:
-    """Lost episodes and replaced processes."""
-    lost, restarts = show_count(status.get("env_failures")), show_count(status.get("worker_restarts"))
-    return f"{lost} of environments; {restarts} workers replaced"
+def list_failures(status: Document, besides: str | None = None) -> list[tuple[str, str]]:
+    """The kinds of failures of environments, lost episodes and replaced workers; no row without any. besides:
+    the text of a kind that is left out."""
+    lost, restarts = status.get("env_failures") or 0, status.get("worker_restarts") or 0
+    kinds = [
+        f"{kind['text']} ({show_times(kind['count'])}, first: {kind['place']})"
+        for kind in status.get("failures") or ()
+        if kind["text"] != besides
+    ]
+    if not (lost or restarts or kinds):
+        return []
+    counts = f"{show_count(lost)} episodes lost, {show_count(restarts)} workers replaced"
+    return [("failures", text) for text in (*kinds, counts)]
+
+
+def show_times(count: int) -> str:
+    """How often something happened."""
+    return "once" if count == 1 else f"{show_count(count)} times"
 
 
 def list_stage(status: Document) -> list[tuple[str, str]]:
@@ -181,7 +195,7 @@ def view_run(document: Document) -> RenderableType:
         ("updates", f"{show_count(document['updates'])}"),
         ("gradient steps", show_count(document["gradient_steps"])),
         ("episodes", show_count(document["episodes"])),
-        ("failures", show_failures(document)),
+        *list_failures(document),
         ("rate", f"{show_count(document['fps'])} steps/s, including evaluations and checkpoints"),
         ("training", _show_prediction(document["train_fps"], document["predicted_fps"])),
         ("return", f"{show_number(document['return_mean'])} over the last 100 training episodes"),

@@ -28,11 +28,11 @@ from mission_gym.report.formats import (
 )
 from mission_gym.report.tables import (
     STATE_STYLES,
+    list_failures,
     list_stage,
     list_verdict,
     make_pairs,
     show_confirmed,
-    show_failures,
     show_interval,
     show_outcome,
     view_plan,
@@ -87,6 +87,9 @@ class RunView:
                 return [Text(event["message"], style="dim")]
             case "warning":
                 return [_view_warning(event["message"])]
+            case "failure":
+                # The error itself follows the summary.
+                return [] if event["is_last"] else [_view_warning(event["message"])]
             case "end":
                 return self._end(event)
         return []
@@ -110,7 +113,10 @@ class RunView:
             Text(f"  {command}", no_wrap=True).append(f"  # {why}", style="dim")
             for command, why in list_next_commands(self._run, status, event)
         ]
-        summary = view_summary(self._run, status, event, self._phases, elapsed_s, self._row)
+        if event["state"] == "failed":
+            summary = view_failure(self._run, status, event)
+        else:
+            summary = view_summary(self._run, status, event, self._phases, elapsed_s, self._row)
         return [summary, Text("next", style="bold"), *commands]
 
     def show_progress(self) -> str:
@@ -197,7 +203,6 @@ def view_summary(
     `end` event. phases, elapsed_s: seconds of this process. metrics: its last row."""
     made = end["time/process_steps"]
     own = "" if made == end["step"] else f", {show_count(made)} of them in this process,"
-    any_lost = status.get("env_failures") or status.get("worker_restarts")
     rows = [
         ("steps", f"{show_count(end['step'])}{own} in {show_duration(end['time/elapsed_s'])}"),
         *list_stage(status),
@@ -205,7 +210,7 @@ def view_summary(
         ("best", _show_best(run)),
         *_list_reward(metrics),
         *_list_slowest(metrics),
-        *([("failures", show_failures(status))] if any_lost else []),
+        *list_failures(status),
         ("time", _show_phases(phases, elapsed_s)),
         *list_machine(end.get("time/machine") or {}),
         *list_verdict(end.get("time/verdict")),
@@ -217,9 +222,28 @@ def view_summary(
     return Group(Text(), head, make_pairs(rows))
 
 
+def view_failure(run: RunDir, status: Document, end: Document) -> RenderableType:
+    """How a run failed. The error itself, which is the cause, follows on the terminal."""
+    rows = [
+        *([("cause", end["failure"]), ("where", end["place"])] if end.get("failure") else []),
+        *list_failures(status, besides=end.get("failure")),
+        ("run", show_path(run.path)),
+    ]
+    head = Text.assemble(("failed", f"bold {STATE_STYLES['failed']}"), f" at step {show_count(end['step'])}")
+    return Group(Text(), head, make_pairs(rows))
+
+
 def list_next_commands(run: RunDir, status: Document, end: Document) -> list[tuple[str, str]]:
     """Useful next commands, each with its effect."""
     name = run_argument(run.path)
+    if end["state"] == "failed":
+        commands = []
+        if repro := end.get("repro"):
+            path = shlex.quote(show_path(run.path / repro))
+            commands.append((f"mission-gym check --repro {path}", "replay the failure"))
+        if end["step"]:
+            commands.append((f"mission-gym resume {name}", "continue after the fix"))
+        return commands or [(f"mission-gym runs show {name}", "all details")]
     is_complete = end["state"] == "done" and end["step"] >= (status.get("total") or 0)
     resume = f"mission-gym resume {name}" + (f" --timesteps {2 * end['step']}" if is_complete else "")
     commands = [
@@ -279,6 +303,7 @@ def _show_phases(phases: Mapping[str, float], elapsed_s: float) -> str:
 
     parts = {text: share(phases.get(name, 0.0)) for name, text in _PHASES.items()}
     inside = {"environments": "env", "acting": "act", "waiting": "wait"}
+    inside |= {"calls that hang": "lost"} if phases.get("lost") else {}
     shown = ", ".join(f"{text} {share(phases.get(name, 0.0))}" for text, name in inside.items())
     parts["collecting"] += f" ({shown})"
     parts["other"] = share(max(total - counted, 0.0))

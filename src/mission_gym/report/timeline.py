@@ -25,6 +25,7 @@ _MEANINGS = {
     "act": "choosing actions",
     "env": "stepping environments",
     "wait": "waiting for the slowest worker",
+    "lost": "calls that do not return",
     "copy": "weights, rows and messages",
     "values": "values and advantages",
     "update": "gradient steps",

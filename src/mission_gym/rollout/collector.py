@@ -304,7 +304,9 @@ class ReadyCollector(Collector):
             under_way[ready] = False
         sort_finals(block)
         sort_episodes(block)
-        return self._finish_fill(block, act_s, env_s, cpu_before)
+        lost_s, self.vec.pool.lost_s = min(self.vec.pool.lost_s, env_s), 0.0
+        self.clock.add("lost", lost_s)
+        return self._finish_fill(block, act_s, env_s - lost_s, cpu_before)
 
     def _send(self, block: Block, worker: int, noise: list[Array]) -> bool:
         """Choose the actions of a worker's columns from the block and send them; False if its segment is

@@ -186,6 +186,7 @@ class RemoteCollector(BlockCollector, Generic[P]):
             sort_episodes(block)
         self.interrupted_mid_step = False
         self._filling_s += waited_s
+        self.clock.add("lost", self._take_lost_s())
         self._count_time(times, waited_s)
         return block.is_full
 
@@ -253,6 +254,10 @@ class RemoteCollector(BlockCollector, Generic[P]):
             values |= {"rollout/share_min": float(shares[least]), "rollout/share_max": float(shares.max())}
             values["rollout/share_min_env"] = float(least)
         return values
+
+    def _take_lost_s(self) -> float:
+        """Seconds, since the last call, of waiting for calls that did not return."""
+        return 0.0
 
     def _count_time(self, times: Sequence[SegmentTime], waited_s: float) -> None:
         """Count the phases of finished segments: of `all` the mean over parts, which wait for the slowest; of
@@ -372,6 +377,10 @@ class WorkerCollector(RemoteCollector[_WorkerPart]):
             part.segment.finals += report.finals
             if report.time is not None and self._first_ready:
                 self._finished.append((part, part.segment))
+
+    def _take_lost_s(self) -> float:
+        lost_s, self.vec.pool.lost_s = self.vec.pool.lost_s, 0.0
+        return lost_s
 
     def _release(self, owner: int) -> list[tuple[_WorkerPart, bool]]:
         self._known.pop(owner, None)

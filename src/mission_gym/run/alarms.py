@@ -139,6 +139,7 @@ class Period:
     collect_s: float = 0.0
     learn_s: float = 0.0
     wait_s: float = 0.0
+    lost_s: float = 0.0  # waiting for calls that did not return
     collect_cpu_s: float = 0.0
     load: float = 1.0  # processes per core that want to run, the latest
     memory_bytes: float | None = None  # the latest
@@ -154,6 +155,7 @@ _SUMS = (
     "collect_s",
     "learn_s",
     "wait_s",
+    "lost_s",
     "collect_cpu_s",
 )  # keys `phase/*` of a row
 
@@ -174,7 +176,7 @@ class SpeedWatch:
         now.steps += step - self._step
         self._step = step
         for name in _SUMS:
-            setattr(now, name, getattr(now, name) + row[f"phase/{name}"])
+            setattr(now, name, getattr(now, name) + row.get(f"phase/{name}", 0.0))
         now.load = max(row.get("machine/load", now.load), 1.0)
         now.memory_bytes = row.get("machine/memory_bytes", now.memory_bytes)
         if now.main_idle_s < PERIOD_S:
@@ -235,6 +237,8 @@ def judge_learner(periods: Sequence[Period]) -> str | None:
         return None
     for each in periods[-3:]:
         has_data = each.learn_s >= (1 - STARVING) * each.main_idle_s
+        if each.lost_s > STARVING * each.collect_s:  # the environments do not wait, they hang
+            return None
         if has_data or each.collect_cpu_s * each.load > WAITING * each.collect_s:
             return None
     idle = 1 - periods[-1].learn_s / periods[-1].main_idle_s

@@ -19,7 +19,7 @@ from mission_gym.env.leaves import may_hold_ids
 from mission_gym.env.pace import Pace
 from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.env.wrapper_names import name_code
-from mission_gym.errors import ResourceRefused, RunStateError, TrustError, UsageError
+from mission_gym.errors import MissionGymError, ResourceRefused, RunStateError, TrustError, UsageError
 from mission_gym.names import judge
 from mission_gym.policy.trunks import load_network
 from mission_gym.procs import BoundedLog, RunningCompanion, with_companion
@@ -63,6 +63,7 @@ class Environment:
     num_workers: int = 1
     limits: Limits = field(default_factory=Limits)
     log: BoundedLog = field(default_factory=lambda: BoundedLog(None))  # the environments' output
+    on_failure: Callable[[MissionGymError], None] | None = None
     pace: Pace | None = None  # measured while it was probed
     rivals: tuple[Backend, ...] = ()  # that a plan may choose instead
     kwargs: dict[str, Any] = field(default_factory=dict)  # of all stages
@@ -93,7 +94,11 @@ class Environment:
         """The source of vectors for training."""
         factory = self.factory if self.stages is None else self.stages.variants[0].factory
         options = VectorOptions(
-            num_workers=self.num_workers, limits=self.limits, log=self.log, stages=self.stages
+            num_workers=self.num_workers,
+            limits=self.limits,
+            log=self.log,
+            on_failure=self.on_failure,
+            stages=self.stages,
         )
         return Source(self.spec.env_id, factory, self.request, options, cluster=self.cluster)
 

@@ -6,11 +6,12 @@ A disk that refuses a checkpoint does not end the training: a warning reports it
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 
 from mission_gym.check.repro import write_bundle
-from mission_gym.errors import DiskError, NotFiniteError, RunStateError, WorkerError
+from mission_gym.errors import DiskError, MissionGymError, NotFiniteError, RunStateError
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.run.config import store_config
 from mission_gym.run.retention import find_expired_checkpoints
@@ -111,17 +112,16 @@ class Saver:
                 context.recorder.warn(f"old checkpoints are kept: {error}")
             self._kept_because = str(error)
 
-    def save_repro(self, error: BaseException) -> None:
-        """Write a bundle that replays the failure of an environment."""
-        if not isinstance(error, WorkerError) or error.facts is None:
-            return
+    def save_repro(self, error: MissionGymError) -> Path | None:
+        """Write a bundle that replays the failure of an environment; None if that is not possible."""
+        if error.facts is None or "env_index" not in error.facts:
+            return None
         context = self._context
         try:
-            path = write_bundle(context.run, error, *context.environment.recipe(error.facts.get("stage")))
+            return write_bundle(context.run, error, *context.environment.recipe(error.facts.get("stage")))
         except (DiskError, TypeError) as second:  # keywords of a Python caller need not be JSON
             context.recorder.warn(f"no repro bundle was saved: {second}")
-        else:
-            context.recorder.warn(f"mission-gym check --repro {path} replays the failure")
+        return None
 
 
 def passed_multiple(step: int, last: int, every: int) -> bool:

@@ -23,6 +23,7 @@ from mission_gym.ray.backend import leave
 from mission_gym.run.build import make_collector
 from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import Environment
+from mission_gym.run.failures import FailureKind, FailureLog
 from mission_gym.run.recorder import Listener, Rate, Recorder
 from mission_gym.run.saving import Saver
 from mission_gym.run.selection import Selection
@@ -50,8 +51,11 @@ class Session(RunContext):
         self, run: RunDir, resolved: Resolved, environment: Environment, learner: Learner, listener: Listener
     ) -> None:
         config = resolved.settled
-        environment = replace(environment, log=BoundedLog(run.path / "env-output.txt"))
-        recorder = Recorder(run, config, environment.spec, listener)
+        recorder, output = Recorder(run, config, environment.spec, listener), BoundedLog(run.env_output)
+        self.failures = FailureLog(
+            recorder, output, lambda error: self.saver.save_repro(error), lambda: learner.step
+        )
+        environment = replace(environment, log=output, on_failure=self.failures.add)
         self._seeds = TrainingSeeds(config.run.seed)
         _, collector, blocks = make_collector(config, environment, self._seeds)
         super().__init__(run, resolved, environment, learner, collector, blocks, recorder, RunState())
@@ -61,7 +65,7 @@ class Session(RunContext):
         self.progression = Progression(config.env.curriculum, self.state, collector)
         self.saver = Saver(self)
         self.selection = Selection(self)
-        self.telemetry = Telemetry(self)
+        self.telemetry = Telemetry(self, self.failures)
         self.status = StatusWriter(self, self.telemetry, self.progression)
 
     @property
@@ -138,6 +142,8 @@ class Session(RunContext):
         self.recorder.watch.watch_speed(self.learner.step, env_cpu_is_known=known)
 
     def _out_of_time(self) -> bool:
+        """Whether to stop; it is polled while other threads collect, so it also shows their failures."""
+        self.failures.flush()
         return self.stop() or (self._deadline is not None and time.monotonic() >= self._deadline)
 
     def _ended(self) -> bool:
@@ -171,9 +177,18 @@ class Session(RunContext):
             self.saver.finish()
         self._end(state, cause)
 
-    def _end(self, state: str, cause: str, *, exists: bool = True, verdict: Verdict | None = None) -> None:
-        """Record the end. exists: whether the run directory is still there. verdict: replaces the measured
-        one."""
+    def _end(
+        self,
+        state: str,
+        cause: str,
+        *,
+        exists: bool = True,
+        failure: FailureKind | None = None,
+        verdict: Verdict | None = None,
+    ) -> None:
+        """Record the end. exists: whether the run directory is still there. failure: of the environment, that
+        caused it. verdict: replaces the measured one; a failed run has no other."""
+        self.failures.flush()
         times = {
             "time/elapsed_s": self.rate.elapsed_s,
             "time/fps": self.rate.overall(self.step),
@@ -183,13 +198,17 @@ class Session(RunContext):
         times |= self.telemetry.take_row()
         self._add_timeline(None)
         summary = self.telemetry.summarize()
-        if verdict is not None:
-            summary["time/verdict"] = verdict.model_dump()
+        if state == "failed":  # its speed does not matter
+            summary["time/verdict"] = None if verdict is None else verdict.model_dump()
         shown = summary["time/verdict"]
         status = Status(state=state, cause=cause, verdict=shown, phase=None, now_fps=None, eta_s=None)
         self.status.write(status, on_disk=exists)  # before the last event, which may fail
         losses = self.recorder.losses()
-        self.recorder.end(step=self.step, state=state, cause=cause, goal=self.goal, **times, **summary)
+        ended = {"step": self.step, "state": state, "cause": cause, "goal": self.goal}
+        if failure is not None:
+            repro = None if failure.repro is None else failure.repro.name
+            ended |= {"failure": failure.text, "place": failure.place, "repro": repro}
+        self.recorder.end(**ended, **times, **summary)
         if self.recorder.losses() != losses:
             self.status.write(status, on_disk=exists)
 
@@ -207,8 +226,8 @@ class Session(RunContext):
 
     def fail_early(self, error: BaseException) -> None:
         """Record a failure after which there is nothing to save."""
-        self.saver.save_repro(error)
-        self._end("failed", describe(error), verdict=judge_failure(error, self.run.name))
+        failure = self.failures.end(error)
+        self._end("failed", describe(error), failure=failure, verdict=judge_failure(error, self.run.name))
 
     def close(self) -> None:
         """Close the environments and the files, and release the environment's companion."""

@@ -16,7 +16,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.plain_yaml import to_plain
 from mission_gym.config.schema import Config, parse_stop_when
 from mission_gym.data import EnvSpec
-from mission_gym.errors import ConfigError, DiskError, ResourceRefused, RunStateError, WorkerError
+from mission_gym.errors import ConfigError, DiskError, ResourceRefused, RunStateError
 from mission_gym.learner.contract import Learner
 from mission_gym.plan.cache import make_key, note_rate
 from mission_gym.plan.costs import NUM_BLOCKS, measure_collect, predict_fps, prime_steps
@@ -138,7 +138,7 @@ def begin(
         except BaseException as error:
             if session is not None and session.has_begun:
                 raise
-            if session is not None and isinstance(error, WorkerError):
+            if session is not None and getattr(error, "facts", None) is not None:
                 session.fail_early(error)
             else:
                 stack.close()

@@ -23,6 +23,7 @@ from mission_gym.names import BRIDGE
 from mission_gym.procs import usable_cores
 from mission_gym.run.build import algorithm_of
 from mission_gym.run.curriculum import Progression
+from mission_gym.run.failures import FailureLog
 from mission_gym.run.sampler import MachineSampler, Probe, Use, load_nvml, open_gpu
 from mission_gym.run.snapshot import RunContext
 from mission_gym.run.verdict import VerdictFacts, judge
@@ -46,7 +47,9 @@ def account(phases: Phases, wall_s: float) -> dict[str, dict[str, float]]:
     collector, learner = table["collector"], table["learner"]
     collect_s = phases.seconds.get(("collector", "collect"), 0.0)
     # Workers use their own clocks, so the remainder may be slightly negative.
-    collector["copy"] = max(0.0, collect_s - collector["act"] - collector["env"] - collector["wait"])
+    rest_s = max(0.0, collect_s - collector["act"] - collector["env"] - collector["wait"])
+    collector["lost"] = min(collector["lost"], rest_s)  # several workers may be waited for at once
+    collector["copy"] = rest_s - collector["lost"]
     learner["update"] -= learner["values"]
     for row in table.values():
         row["idle"] = wall_s - sum(row.values())
@@ -79,10 +82,10 @@ def phase_metrics(phases: Phases, wall_s: float) -> dict[str, float]:
 class Telemetry:
     """A context manager around the training of one process. clock: of the main role."""
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, failures: FailureLog) -> None:
         config = context.config
         self.clock = PhaseClock("main")
-        self._context = context
+        self._context, self.failures = context, failures
         self.sampler = MachineSampler(_make_probes(config.compute.device))
         self._every = max(1, config.run.timesteps // config.rollout_size // _NUM_TIMELINES)
         self._updates: deque[tuple[int, list[Span]]] = deque(maxlen=_NUM_UPDATES)
@@ -152,7 +155,8 @@ class Telemetry:
         verdict = None
         if self._facts is not None:
             made = self._context.learner.gradient_steps - self._first_gradient_steps
-            verdict = judge(phases, use, replace(self._facts, gradient_steps=made))
+            hung = self.failures.describe_hung()
+            verdict = judge(phases, use, replace(self._facts, gradient_steps=made, hung=hung))
         return {"time/machine": use, "time/verdict": verdict and verdict.model_dump()}
 
 
@@ -248,6 +252,8 @@ class StatusWriter:
             stage=self._progression.status(),
         )
         fields = status.model_dump(exclude_unset=True)
+        if failures := self._telemetry.failures.document():
+            fields["failures"] = failures
         if changes is not None:
             fields |= changes.model_dump(exclude_unset=True)
         recorder.put_status(fields, on_disk=on_disk, durable=durable)

@@ -44,6 +44,7 @@ class VerdictFacts:
     gradient_steps: int = 0
     flops_per_sample: float | None = None  # products of a gradient step; None if they can't be counted
     matmul_flops_per_s: float | None = None  # measured on the learner's device
+    hung: str = ""  # the calls of environments that did not return
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -71,6 +72,7 @@ def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: Verd
         return _judge_memory(use, machine, facts)
     parts = {
         "environment": seconds["env"] + seconds["wait"],
+        "failures": seconds.get("lost", 0.0),
         "acting": seconds["act"],
         "copying": seconds["copy"],
         "update": seconds["learn"],
@@ -79,7 +81,7 @@ def judge(phases: Mapping[str, float], machine: Mapping[str, float], facts: Verd
         "saving": seconds["save"],
     }
     if phases.get("phase/overlap", 0.0) > OVERLAPS:
-        collecting = ("environment", "acting", "copying")
+        collecting = ("environment", "failures", "acting", "copying")
         hidden = ("update",) if seconds["collect"] >= seconds["learn"] else collecting
         parts |= dict.fromkeys(hidden, 0.0)
     largest = max(parts, key=lambda name: parts[name])
@@ -235,6 +237,11 @@ def _judge_saving(case: _Measured) -> Verdict:
 
 _JUDGES: Mapping[str, Callable[[_Measured], Verdict]] = {
     "environment": _judge_environment,
+    "failures": lambda case: _make(
+        "environment failures",
+        f"{case.facts.hung}; waiting for calls that do not return takes {case.share}",
+        "mission-gym check --repro: replays the first of them; env-output.txt has its stack",
+    ),
     "acting": lambda case: _make(
         "acting",
         f"choosing actions takes {case.share}, for {case.facts.sizes[0]} environments and a network of"

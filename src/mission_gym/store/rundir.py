@@ -64,6 +64,15 @@ class Verdict(Record):
     advice: list[Str]
 
 
+class FailureCount(Record):
+    """Failures of one kind: the text and the place of the first one, and its repro bundle in the run."""
+
+    text: Str
+    place: Str
+    count: Count
+    repro: Str | None = None
+
+
 class Status(Record):
     """The fields of status.json. Readers rely on the types, except for those that skip validation."""
 
@@ -80,6 +89,7 @@ class Status(Record):
     episodes: Annotated[Count | None, View.SHOW] = None
     env_failures: Annotated[Count | None, View.SHOW, View.NUMBER] = None
     worker_restarts: Annotated[Count | None, View.SHOW] = None
+    failures: Annotated[list[FailureCount] | None, View.SHOW] = None  # the most frequent first
     fps: Annotated[float | None, View.LIST, View.NUMBER] = None
     train_fps: Annotated[float | None, View.SHOW] = None
     predicted_fps: Annotated[float | None, View.SHOW, View.NUMBER] = None
@@ -128,6 +138,7 @@ class RunDir:
         self.lineage_json = path / "lineage.json"
         self.pins_json = path / "pins.json"
         self.log_txt = path / "log.txt"
+        self.env_output = path / "env-output.txt"  # of environments, with the tracebacks of their failures
         self._lock_path = path / ".lock"
         self._reserve = path / ".reserve"
         self._held: int | None = None  # descriptor of the lock, if this process holds it

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves, StepBatch
+from mission_gym.env.contract import find_range
 from mission_gym.env.slot import EnvSlot
 
 RESETTING = -1  # a heartbeat's step during a reset
@@ -29,6 +30,7 @@ _NUM_COUNTERS = 32
 _JOURNAL_STEPS = 4096
 _JOURNAL_BYTES = 8 << 20
 _NONE = np.empty(0, np.int64)
+_INFINITY = float("inf")
 Allocate = Callable[[Any, Any], Array]  # shape, dtype -> zeros
 
 
@@ -95,6 +97,34 @@ def make_step_arrays(spec: EnvSpec, num_envs: int, allocate: Allocate = np.zeros
 def make_leaves(spec: EnvSpec, axes: tuple[int, ...], allocate: Allocate) -> Leaves:
     """Blank observations, each [*axes, *leaf.shape]."""
     return tuple(allocate((*axes, *leaf.shape), leaf.dtype) for leaf in spec.leaves)
+
+
+class ValueWatch:
+    """Finds NaN, infinity and wrong categories in the observations of a whole batch, in few operations per
+    step. A sum of squares that is not finite is only a suspicion: the caller looks at single rows."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self._real: list[int] = []
+        self._ranges: list[tuple[int, Array, Array]] = []  # leaf, lowest and highest value of each part
+        for number, leaf in enumerate(() if spec.bare or spec.agents else spec.leaves):
+            allowed = find_range(leaf)
+            if np.dtype(leaf.dtype).kind == "f":
+                self._real.append(number)
+            elif allowed is not None and leaf.shape:  # single ones are tested when they are read
+                low, high = (np.broadcast_to(bound, int(np.prod(leaf.shape))) for bound in allowed)
+                self._ranges.append((number, low.copy(), high.copy()))
+
+    def suspects(self, obs: Leaves) -> bool:
+        """Whether some row of leaves [B, ...] may be wrong."""
+        for number in self._real:
+            flat = obs[number].reshape(-1)
+            if not flat.dot(flat) < _INFINITY:
+                return True
+        for number, low, high in self._ranges:
+            codes = obs[number].reshape(-1, len(low))
+            if ((codes < low) | (codes > high)).any():
+                return True
+        return False
 
 
 def join_axes(array: Array) -> Array:

@@ -119,6 +119,8 @@ class ConcurrentVec(SerialVec):
         if self._views is not None:
             joined = np.concatenate([self._slots[env_id].obs[0] for env_id in ids])
             arrays.obs[0][rows] = joined.reshape(len(ids), *arrays.obs[0].shape[1:])
+        if self._watch.suspects(arrays.obs):
+            self._check_values([self._slots[env_id] for env_id in ids])
         ended = {row: end for row, end in zip(rows, results, strict=True) if end is not None}
         return self._make_batch(ids, rows, arrays, ended)
 

@@ -24,11 +24,16 @@ _BLOCKED_S = 1.0  # no turn at an event loop should take this long
 
 class RestartBudget:
     """Counts the failures of each environment since its last finished episode. pause: how to wait between
-    attempts."""
+    attempts. report: receives every failure."""
 
-    def __init__(self, max_restarts: int, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        max_restarts: int,
+        pause: Callable[[float], None] = time.sleep,
+        report: Callable[[MissionGymError], None] | None = None,
+    ) -> None:
         self.max_restarts = max_restarts
-        self._pause = pause
+        self._pause, self._report = pause, report
         self._failures: dict[int, int] = {}
 
     def spend(self, env_id: int, failure: MissionGymError, details: str = "") -> None:
@@ -36,6 +41,8 @@ class RestartBudget:
 
         The first attempt does not pause. details: the original traceback, if `failure` has no cause.
         """
+        if self._report is not None:
+            self._report(failure)
         count = self._failures[env_id] = self._failures.get(env_id, 0) + 1
         if count > self.max_restarts:
             if not details and failure.__cause__ is not None:
@@ -43,8 +50,7 @@ class RestartBudget:
             rule = f"environment {env_id} failed {count} times without a finished episode in between"
             message = f"{failure}\n{rule}; the limit is {self.max_restarts} restarts [--max-restarts]"
             last = type(failure)(f"{message}\n{details.rstrip()}" if details else message)
-            if isinstance(last, WorkerError) and isinstance(failure, WorkerError):
-                last.facts = failure.facts
+            last.facts = failure.facts
             raise last from failure
         if count > 1:
             self._pause(min(_FIRST_PAUSE_S * 2 ** (count - 2), _LONGEST_PAUSE_S))
@@ -92,8 +98,9 @@ class HeartbeatMonitor:
         self._shared.counters[ids, HELD_SINCE] = 0
         self._numbers[ids] = 0
 
-    def find_hung(self, worker: int) -> tuple[Heartbeat, str] | None:
-        """The step or reset of a worker that missed its deadline, and a message; None if there is none."""
+    def find_hung(self, worker: int) -> tuple[Heartbeat, str, float] | None:
+        """The step or reset of a worker that missed its deadline, a message, and when it began; None if there
+        is none."""
         ids, now = self._env_ids[worker], time.monotonic()
         rows = slice(ids.start, ids.stop)
         heartbeats, seen_at = self._shared.heartbeats[rows].copy(), self._seen_at[rows]
@@ -115,7 +122,7 @@ class HeartbeatMonitor:
         last = Heartbeat.read(heartbeats[row if holder is None else holder])
         call = "reset()" if last.step == RESETTING else "step()"
         blocked = "" if holder is None else ", and blocked the event loop, on which all others wait"
-        return last, f"{call} did not return within {limits[row]:.0f} s{blocked} [--env-timeout]"
+        return last, f"{call} did not return within {limits[row]:g} s{blocked} [--env-timeout]", since
 
     def find_newest(self, worker: int) -> Heartbeat:
         """The last heartbeat of a worker, or that of the environment that holds its event loop."""
@@ -133,7 +140,8 @@ class HeartbeatMonitor:
         return row if since[row] and held_s >= least_s else None
 
     def explain(self, cause: WorkerError, last: Heartbeat) -> WorkerError | None:
-        """The error with the step that failed, and the facts of a repro bundle; None if they are unknown."""
+        """The error with the step that failed, and its facts in addition to those of the cause; None if the
+        step is unknown."""
         if not last.number:
             return None
         seed = None if last.seed < 0 else last.seed
@@ -146,11 +154,13 @@ class HeartbeatMonitor:
         where = f"environment {last.env_id}, seed {seed}, episode {last.episode}, step {step}"
         failure = type(cause)(f"{where}: {cause}; {doing}")
         failure.facts = {
+            **(cause.facts or {}),
             "env_index": last.env_id,
             "episode": last.episode,
             "seed": seed,
             "step": step,
             "actions": actions,
             "stage": None if last.stage < 0 else last.stage,
+            "call": "reset" if last.step == RESETTING else "step",
         }
         return failure

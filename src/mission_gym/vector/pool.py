@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mission_gym.data import EnvSpec
+from mission_gym.env.blame import find_line_in_stack
 from mission_gym.env.pace import Pace, read_queued_s
 from mission_gym.errors import MissionGymError, WorkerDied, WorkerError, WorkerTimeout, describe
 from mission_gym.procs import (
@@ -69,8 +70,10 @@ class WorkerPool:
         limits = options.limits
         self.env_ids = env_ids
         self.size = len(setups)
-        self.budget = RestartBudget(limits.max_restarts)
+        self._on_failure = options.on_failure or (lambda failure: None)
+        self.budget = RestartBudget(limits.max_restarts, report=self._on_failure)
         self.num_restarts = 0
+        self.lost_s = 0.0  # waited for workers that hung, and for those that replaced them
         # The command with which a new worker begins episodes; set once episodes have begun.
         self.begin_message: Callable[[int], Any] | None = None
         self._service = SERVICE if options.extension is None else options.extension.service
@@ -115,13 +118,32 @@ class WorkerPool:
             for child in wait_for_replies(by_child, left, spin=self._spin):
                 worker = by_child[child]
                 try:
-                    found += [(worker, _unpack(reply)) for reply in child.take()]
+                    found += [(worker, _unpack(reply)) for reply in self._listen(child.take())]
                 except WorkerDied as failure:
+                    failure.facts = {"kind": "died", "what": f"the worker process {child.describe_end()}"}
                     found.append((worker, self._replace(worker, failure)))
             replied = {worker for worker, _ in found}
             found += self.inspect([worker for worker in by_child.values() if worker not in replied])
             if found or time.monotonic() >= end:
                 return found
+
+    def _listen(self, replies: Iterable[Any]) -> list[Any]:
+        """Report the failures among the messages of a worker, and return the others."""
+        others = []
+        for reply in replies:
+            if reply[0] == "failure":
+                self._on_failure(reply[1])
+            else:
+                others.append(reply)
+        return others
+
+    def _wait(self, child: Child, timeout_s: float) -> list[Any]:
+        """Wait for replies of one worker; empty after `timeout_s`."""
+        end = time.monotonic() + timeout_s
+        while replies := child.wait(max(0.0, end - time.monotonic())):
+            if others := self._listen(replies):
+                return others
+        return []
 
     def ask(self, workers: Iterable[int], *message: Any, each: list[Any] | None = None) -> list[Any]:
         """Send a command to workers and wait for all replies, in order; a lost worker is asked again.
@@ -200,7 +222,7 @@ class WorkerPool:
     def _wait_built(self, worker: int, end: float) -> None:
         child = self._children[worker]
         try:
-            replies = child.wait(end - time.monotonic())
+            replies = self._wait(child, end - time.monotonic())
         except WorkerDied as error:
             what = f"the worker process {child.describe_end()} while building its environments"
             raise WorkerDied(f"{self._name(worker)}: {what}") from error
@@ -224,17 +246,24 @@ class WorkerPool:
             memory = child.memory_bytes()
             if child.is_gone():
                 cause: WorkerError = WorkerDied(f"the worker process {child.pid} {child.describe_end()}")
+                cause.facts = {"kind": "died", "what": f"the worker process {child.describe_end()}"}
                 lost.append((worker, self._replace(worker, cause)))
             elif memory > self._memory_limit:
                 cause = WorkerDied(
                     f"the worker process {child.pid} uses {memory / 1e6:.0f} MB, over its limit of "
                     f"{self._memory_limit / 1e6:.0f} MB"
                 )
+                cause.facts = {"kind": "memory", "what": f"its worker uses {memory / 1e6:.0f} MB"}
                 lost.append((worker, self._replace(worker, cause)))
             elif hung is not None:
-                last, what = hung
-                cause = WorkerTimeout(f"{what}; the worker's stack:\n{child.read_stack()}")
+                last, what, since = hung
+                stack = child.read_stack()
+                cause = WorkerTimeout(f"{what}; the worker's stack:\n{stack}")
+                line = find_line_in_stack(stack)
+                what = what.partition(" [")[0].replace("within", "for")
+                cause.facts = {"kind": "hung", "what": what, "line": line, "trace": stack}
                 lost.append((worker, self._replace(worker, cause, last)))
+                self.lost_s += time.monotonic() - since
         return lost
 
     def _replace(self, worker: int, cause: WorkerError, last: Heartbeat | None = None) -> LostReply:
@@ -274,7 +303,7 @@ class WorkerPool:
         """Begin new episodes in a new worker, watched like any other command."""
         child = self._children[worker]
         child.send(message)
-        replies = child.wait(record.FIRST_TIMEOUT_S)
+        replies = self._wait(child, record.FIRST_TIMEOUT_S)
         if not replies:
             raise WorkerTimeout(f"reset() did not return within {record.FIRST_TIMEOUT_S:.0f} s")
         open_reply(replies[0])

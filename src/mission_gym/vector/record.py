@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mission_gym.env.factory import EnvRequest, Factory
     from mission_gym.env.pace import Pace
     from mission_gym.env.stages import Stages
+    from mission_gym.errors import MissionGymError
     from mission_gym.procs import BoundedLog, Carver, Spares
     from mission_gym.vector.base import Vector
 
@@ -59,6 +60,7 @@ class VectorOptions:
     stages: of a curriculum.
     num_workers: None for one worker per usable core.
     log: receives the environments' output; None for this process's output.
+    on_failure: receives every error after which an environment is rebuilt; in this process, from any thread.
     group_size: environments that must share a worker, because the policy acts for them together.
     first_ready: `recv` returns the rows of the workers that are ready, not of all that were sent.
     extension: additions to the workers.
@@ -71,6 +73,7 @@ class VectorOptions:
     stages: Stages | None = None
     num_workers: int | None = None
     log: BoundedLog | None = None
+    on_failure: Callable[[MissionGymError], None] | None = None
     group_size: int = 1
     first_ready: bool = False
     extension: WorkerExtension | None = None

@@ -29,7 +29,7 @@ from mission_gym.errors import (
     WrongValue,
     describe,
 )
-from mission_gym.vector.arrays import StepArrays, make_step_arrays, write_row
+from mission_gym.vector.arrays import StepArrays, ValueWatch, make_step_arrays, write_row
 from mission_gym.vector.base import ResetOptions, RowVector, SeedOf
 from mission_gym.vector.failures import RestartBudget
 from mission_gym.vector.record import VectorOptions
@@ -53,6 +53,7 @@ class Shard:
     counters: Array  # see `arrays`
     on_start: Callable[[EnvSlot, Any], None]  # before each step (with its action) and reset (with None)
     on_end: Callable[[EnvSlot], None]  # afterwards, if environments are stepped concurrently
+    on_failure: Callable[[MissionGymError], None]
 
 
 class SerialVec(RowVector):
@@ -90,10 +91,12 @@ class SerialVec(RowVector):
         self._slots: list[EnvSlot] = []
         self._first_id = first_id = 0 if shard is None else shard.first_id
         self._all_ids = np.arange(first_id, first_id + num_envs)
-        self._restarts = RestartBudget(options.limits.max_restarts, self._pause)
+        report = options.on_failure if shard is None else shard.on_failure
+        self._restarts = RestartBudget(options.limits.max_restarts, self._pause, report)
         self._on_start = None if shard is None else shard.on_start
         self._arrays = arrays = make_step_arrays(spec, num_envs) if shard is None else shard.arrays
         self._rewards: Any = arrays.reward.data if arrays.reward.ndim == 1 else arrays.reward
+        self._watch = ValueWatch(spec)
         self._has_flags = True
         self._quiet_batch: StepBatch | None = None  # of all rows, if none has ended
         # Between two steps of other code each NumPy function is ten times as slow as in a loop. So the fast
@@ -225,8 +228,14 @@ class SerialVec(RowVector):
         if views is not None:
             for view, slot in zip(views, slots, strict=True):
                 view[...] = slot.obs[0]
+        if self._watch.suspects(arrays.obs):
+            self._check_values(slots)
         self._has_flags = bool(ended)
         return self._make_batch(ids, ids, arrays, ended)
+
+    def _check_values(self, slots: Sequence[EnvSlot]) -> None:
+        for slot in slots:
+            slot.check_values()
 
     def _step_agents(self, slot: EnvSlot, row: int, actions: Array, arrays: StepArrays) -> Ended | None:
         """Step an environment of several agents into its rows."""
@@ -262,6 +271,8 @@ class SerialVec(RowVector):
         self, slot: EnvSlot, row: int, arrays: StepArrays, terminated: bool, failure: EnvFailure | None = None
     ) -> Ended:
         """Store the last observation of an episode and begin the next, in a new environment if it failed."""
+        if failure is None and not terminated:
+            slot.check_values()  # the value of a last observation is learned from if it was truncated
         ended = slot.finish(terminated, failed=failure is not None), slot.info
         write_row(slot, row, arrays.final_obs, arrays.final_mask)
         following = slot.episode + 1 if self._autoreset else None
@@ -346,6 +357,7 @@ class SerialVec(RowVector):
         """A batch without steps, with the current observations of some environments."""
         arrays = self._arrays
         for env_id in ids:
+            self._slots[env_id].check_values()
             write_row(self._slots[env_id], env_id, arrays.obs, arrays.mask)
         arrays.reward[ids] = 0.0
         arrays.terminated[ids] = arrays.truncated[ids] = False

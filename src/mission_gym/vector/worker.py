@@ -62,6 +62,7 @@ class Service:
         self._heartbeats = [memoryview(row).cast("B") for row in self.shared.heartbeats]
         self._numbers = count(1)  # drawing the next number can't be interrupted
         self._journal = self.shared.journal
+        self._reported: set[Any] = set()  # kinds of failures
         shard = Shard(
             self._arrays,
             own.start,
@@ -69,6 +70,7 @@ class Service:
             self.shared.counters[own],
             self._on_start,
             self._on_end,
+            self._on_failure,
         )
         self.vec = setup.kind(setup.factories, setup.spec, num_envs, _no_seed, setup.options, shard)
         if setup.kind.is_concurrent:
@@ -121,6 +123,16 @@ class Service:
         _HEARTBEAT.pack_into(self._heartbeats[env_id], 0, *heartbeat)
         if action is not None and step < self._journal.shape[1]:
             self._journal[env_id, step] = action
+
+    def _on_failure(self, failure: MissionGymError) -> None:
+        """Send a failure to the parent; later ones of a kind without actions and traceback."""
+        sent = type(failure)(str(failure))
+        facts = failure.facts or {}
+        kind = (facts.get("kind"), facts.get("line"))
+        left_out = ("actions", "trace") if kind in self._reported else ()
+        self._reported.add(kind)
+        sent.facts = {name: value for name, value in facts.items() if name not in left_out} or None
+        self.link.send(("failure", sent))
 
     def _on_end(self, slot: EnvSlot) -> None:
         """Mark an environment as idle. Only concurrent vectors do so; else the newest one counts."""

@@ -62,7 +62,7 @@ class WorkersVec(RowVector):
         factories = [factory] * num_envs if callable(factory) else list(factory)
         extension, spin = options.extension, usable_cores() > len(self.env_ids)
         extra = None if extension is None else extension.setup
-        sent = replace(options, log=None, extension=None, spares=None)
+        sent = replace(options, log=None, on_failure=None, extension=None, spares=None)
         setups = [
             WorkerSetup(spec, factories[ids.start : ids.stop], ids, num_envs, sent, spin, kind, extra)
             for ids in self.env_ids
