@@ -62,8 +62,10 @@ _NOISE = (
 
 
 def check_in_subprocess(request: EnvRequest, say: Callable[[str], None] = lambda text: None) -> list[Finding]:
-    """Run `check_environment` in a child process; for a trusted environment in this one, which is faster. say:
-    shows the user what a check is waiting for."""
+    """Run `check_environment` in a child process; for a trusted environment in this one, which is faster.
+
+    say: shows the user what the check is waiting for.
+    """
     if names_trusted(request):
         return check_environment(request)
     child = Child(

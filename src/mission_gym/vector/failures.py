@@ -122,7 +122,7 @@ class HeartbeatMonitor:
         last = Heartbeat.read(heartbeats[row if holder is None else holder])
         call = "reset()" if last.step == RESETTING else "step()"
         blocked = "" if holder is None else ", and blocked the event loop, on which all others wait"
-        return last, f"{call} did not return within {limits[row]:g} s{blocked} [--env-timeout]", since
+        return last, f"{call} did not return within {limits[row]:.0f} s{blocked} [--env-timeout]", since
 
     def find_newest(self, worker: int) -> Heartbeat:
         """The last heartbeat of a worker, or that of the environment that holds its event loop."""
