@@ -68,6 +68,10 @@ def test_generated_blocks_are_fresh(page: Path, generate: ModuleType) -> None:
     assert read(page) == generate.render(read(page)), "run `make docs`"
 
 
+def test_the_types_of_flags_are_fresh(generate: ModuleType) -> None:
+    assert read(generate.FLAGS) == generate.render_flags(), "run `make docs`"
+
+
 def test_every_field_is_documented() -> None:
     page = read(ROOT / "docs" / "configuration.md")
     for field in schema().fields:
