@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any
 
 import tyro
@@ -29,10 +30,10 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
-from mission_gym.report.formats import run_argument, show_path
+from mission_gym.report.formats import run_argument, show_path, show_value
 from mission_gym.report.screen.live import Screen
 from mission_gym.report.screen.streams import say
-from mission_gym.run.config import resolve
+from mission_gym.run.config import resolve, schema
 from mission_gym_missions import CAPTURE_ID, PLACEMENT_ID, TERRITORY_ID
 
 Listener = Callable[[dict[str, Any]], None]
@@ -41,6 +42,10 @@ _SIMULATORS = {
     PLACEMENT_ID: "mission_gym_missions.placement.simulator",
     TERRITORY_ID: "mission_gym_missions.territory.simulator",
 }
+_USUAL = (
+    "timesteps", "algo", "seed", "n_envs", "learning_rate", "network_arch", "env_kwargs", "eval_freq",
+    "stop_when", "run_name",
+)  # fmt: skip
 _PATIENCE_S = 1.0  # loading compiled code from the disk takes about half a second
 
 
@@ -112,8 +117,25 @@ def submit_training(args: Sequence[str]) -> int:
 
 
 def parse_train(args: Sequence[str]) -> Any:
-    """The flags of `train`."""
+    """The flags of `train`; --help prints the usual ones."""
+    if {"-h", "--help"} & set(args):
+        print(_make_help())
+        raise SystemExit(0)
+    args = ["--help" if arg == "--help-all" else arg for arg in args]
     return parse(with_values(TrainFlags), args, "train", "Train a policy on an environment.")
+
+
+def _make_help() -> str:
+    """The usual flags and an example."""
+    fields = {info.name: info for info in reversed(schema().fields)}  # the default algorithm's come last
+    lines = ["usage: mission-gym train [ENV] [--FLAG VALUE ...]", "", "Train a policy on an environment.", ""]
+    lines.append(f"  ENV  Gymnasium id, module:Id or module:callable (default: {DEFAULT_ENV_ID})")
+    for info in (fields[name] for name in _USUAL):
+        default = f" (default: {show_value(info.default)})" if info.default not in ("", {}, (), None) else ""
+        text = wrap(f"{info.description}{default}", 78, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        lines += [f"  --{info.name.replace('_', '-')} {info.type_text}", *text]
+    lines += ["", "example: mission-gym train CartPole-v1 --timesteps 200k --seed 1"]
+    return "\n".join([*lines, "mission-gym train --help-all lists all flags."])
 
 
 def compile_in_background(env_id: str, *, algo: str | None = None) -> Callable[[], None]:
