@@ -1,4 +1,5 @@
 """Writes the generated blocks of the documentation: tables of fields, presets, settings, commands, metrics.
+Also writes the types of flags for Python.
 
 A block stands between `<!-- generated: NAME -->` and `<!-- end -->`. `make docs` runs this; a test compares.
 """
@@ -10,6 +11,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,6 +27,24 @@ from mission_gym.store.metrics import Metric, read_metrics
 from mission_gym_bench.defaults.main import judge
 
 ROOT = Path(__file__).parent.parent
+FLAGS = ROOT / "src" / "mission_gym" / "api_flags.py"
+_FLAGS = '''"""The types of flags as arguments of `train`, `iterate` and `branch`. `make docs` writes this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, TypedDict
+
+
+class Flags(TypedDict, total=False):
+    """Every flag of a run; docs/configuration.md describes them."""
+
+    preset: str
+    config: str | PathLike[str]
+    set: str | Sequence[str]
+    trust: bool
+'''
 _BLOCK = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -277,6 +297,49 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def render_flags() -> str:
+    """The module with the types of the Python functions' flags."""
+    kinds: dict[str, dict[str, None]] = {}  # by name; algorithms may share one
+    for field in schema().fields:
+        for name in (field.name, *field.aliases):
+            if name != "env_id":
+                kinds.setdefault(name, {}).update(dict.fromkeys(_list_types(field)))
+    lines = [f"    {name}: {' | '.join(_join_literals(found))}" for name, found in kinds.items()]
+    return _FLAGS + "\n".join(lines) + "\n"
+
+
+def _list_types(field: FieldInfo) -> list[str]:
+    """The Python types that a field accepts, texts such as "200k" and "2h" included."""
+    many, base = field.type_text.endswith(" ..."), field.type_text.removesuffix(" ...")
+    if base == "key=value":
+        return ["Mapping[str, Any]", "Sequence[str]", "str"]
+    if many:
+        return ["Sequence[str]", "str"]
+    if base == "int,...":
+        return ["Sequence[int]", "str"]
+    if "FILE" in base:
+        return ["Any"]  # a name, a file, False, or the stages themselves
+    if ":N" in base:
+        return ["str"]
+    known = {"none": "None", "str": "str", "int": "int", "float": "float", "bool": "bool"}
+    types = [known.get(part, f"{part!r}") for part in base.split("|")]
+    section = schema().sections[field.section]
+    for text in ("1k", "1h") if {"int", "float"} & set(types) else ():
+        with suppress(ValueError):
+            section.model_validate({field.name: text})
+            return [*(each for each in types if not each.startswith("'")), "str"]
+    return types
+
+
+def _join_literals(types: Iterable[str]) -> list[str]:
+    """The types in a fixed order, with all names in one Literal; None comes last."""
+    found = list(types)
+    names = [] if "str" in found else [each.replace("'", '"') for each in found if each.startswith("'")]
+    plain = sorted((each for each in found if not each.startswith("'")), key=lambda each: each == "None")
+    return [f"Literal[{', '.join(names)}]", *plain] if names else plain
+
+
 if __name__ == "__main__":
+    FLAGS.write_text(render_flags(), "utf-8")
     for page in find_pages():
         page.write_text(render(page.read_text("utf-8")), "utf-8")

@@ -33,7 +33,7 @@ LEVELS = [
     {"video"},
     {"fleet", "report"},
     {"report.screen", "report.dashboard", "fleet.sweep"},
-    {"api", "cli", "scripts", "__main__"},
+    {"api", "api_flags", "api_results", "cli", "scripts", "__main__"},
 ]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}
 MOST_FILES_OF_A_WALK = 20  # of ARCHITECTURE.md
@@ -50,6 +50,8 @@ SIDEWAYS = {
     ("scripts", "cli"),
     ("__main__", "cli"),
     ("cli", "api"),
+    ("api", "api_flags"),
+    ("api", "api_results"),
 }
 DISK_ROOMS = {"store", "fleet", "report"}  # import only store and below, and never torch
 DISK_ROOMS_EXTRA = {("fleet", "ray")}  # jobs on a cluster
@@ -67,6 +69,7 @@ TABLES = {
 }
 NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there; None: all names
     "scripts": None,
+    "api_flags.py": None,  # generated: the choices of flags
     "config/schema.py": None,  # the choices of a field are data
     "cli/jobs.py": {"ray"},  # where jobs run
     "cli/train.py": {"workers"},  # --subproc is another word for it

@@ -40,7 +40,7 @@ else:
     sys.meta_path.insert(0, _Registration())
 
 if TYPE_CHECKING:
-    from mission_gym.api import Group, Run, iterate, load, train
+    from mission_gym.api import Group, Run, Update, branch, iterate, load, resume, train
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
     from mission_gym.procs.companions import Companion
     from mission_gym.report.dashboard.notebook import watch
@@ -52,8 +52,11 @@ _HOMES = {
     "pick_batch_size": "mission_gym.config.sizes",
     "Group": "mission_gym.api",
     "Run": "mission_gym.api",
+    "Update": "mission_gym.api",
+    "branch": "mission_gym.api",
     "iterate": "mission_gym.api",
     "load": "mission_gym.api",
+    "resume": "mission_gym.api",
     "train": "mission_gym.api",
     "make_vec": "mission_gym.vector.make_vec",
     "watch": "mission_gym.report.dashboard.notebook",
@@ -63,15 +66,22 @@ __all__ = [
     "Companion",
     "Group",
     "Run",
+    "Update",
     "__version__",
+    "branch",
     "choose_batch_size",
     "iterate",
     "load",
     "make_vec",
     "pick_batch_size",
+    "resume",
     "train",
     "watch",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 def __getattr__(name: str) -> Any:

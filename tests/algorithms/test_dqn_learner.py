@@ -271,7 +271,7 @@ def test_priorities_follow_the_unit_of_values() -> None:
     block = make_filled(4, 2, 99)
     block.reward[:] = 1e3
     learner.update(block)
-    factor = (unit / learner.scale.unit) ** learner._replay_section.prioritized_alpha
+    factor = (unit / learner.scale.unit) ** learner.section.prioritized_alpha
     known = before[:30] > 0
     np.testing.assert_allclose(learner.priorities.values[:30][known], before[:30][known] * factor, rtol=1e-6)
 

@@ -98,7 +98,7 @@ def test_every_command_has_its_own_help(name, capsys):
 
 
 def test_every_field_is_a_flag_with_its_description(capsys):
-    main(["train", "--help"])
+    main(["train", "--help-all"])
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for field in schema().fields:
         if field.name != "env_id":
@@ -142,3 +142,16 @@ def test_train_keeps_the_source_of_every_value(tmp_path, monkeypatch):
     assert {path: (resolved.config.value(path), resolved.sources[path]) for path in expected} == expected
     assert not run.tensorboard.exists()
     assert run.read_status()["state"] == "done"
+
+
+def test_the_help_of_train_begins_with_the_usual_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--help"]) == 0
+    short = capsys.readouterr().out
+    flags = [line.split()[0] for line in short.splitlines() if line.startswith("  --")]
+    assert flags[:3] == ["--timesteps", "--algo", "--seed"]
+    assert len(flags) == 10
+    assert "example: mission-gym train CartPole-v1" in short
+    assert "--help-all lists all flags" in short
+    assert main(["train", "--help-all"]) == 0
+    everything = capsys.readouterr().out
+    assert all(flag in everything for flag in (*flags, "--gae-lambda", "--via"))

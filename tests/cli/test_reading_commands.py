@@ -42,8 +42,26 @@ def test_list(read, text):
     rows = read("runs", "list")
     assert [row["state"] for row in rows] == ["done", "done"]
     assert [row["step"] for row in rows] == [192, 256]
-    assert all(row.keys() == ROW_KEYS for row in rows)
-    assert re.search(r"parent-\d{8}-\d{6} +done +192 ", text("runs", "list"))
+    assert all(row.keys() >= ROW_KEYS for row in rows)
+    assert {(row["env_id"], row["algo"], row["group"]) for row in rows} == {(ENV_ID, "ppo", None)}
+    shown = text("runs", "list")
+    assert shown.splitlines()[0].split()[:4] == ["run", "environment", "algo", "state"]
+    assert "group" not in shown
+    assert re.search(r"parent-\d{8}-\d{6} +toys:Identity +ppo +done +192 ", shown)
+
+
+def test_list_filters_sorts_and_limits(read, text, capsys):
+    def names(*args):
+        return [row["name"].partition("-")[0] for row in read("runs", "list", *args)]
+
+    assert names() == ["parent", "child"]
+    assert names("--sort", "name") == ["child", "parent"]
+    assert names("--sort", "step", "--limit", "1") == ["child"]
+    assert names("--env", "IDENT") == ["parent", "child"]
+    assert names("--env", "cart") == names("--state", "failed") == []
+    for flag, word in (("--state", "faild"), ("--sort", "steps")):
+        assert main(["runs", "list", flag, word]) == 2
+        assert f"(did you mean '{'failed' if flag == '--state' else 'step'}'?)" in capsys.readouterr().err
 
 
 def test_an_empty_folder_is_an_empty_list(tmp_path, capsys):

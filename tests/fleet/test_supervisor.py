@@ -532,6 +532,27 @@ def test_messages_of_stop_and_logs(
     assert crew.starts() == []
 
 
+def test_status_shows_what_is_at_work_below_the_names_of_groups(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(crew.signs))
+    ended = crew.queue.make_group(crew.runs_dir, "old", "jobs", [crew.request("done")])
+    crew.go()
+    crew.finish(ended)
+    folder = ["--runs-dir", str(crew.runs_dir)]
+    assert main(["jobs", "status", "--json", *folder]) == 0
+    assert [row["group"] for row in json.loads(capsys.readouterr().out)] == [ended.name]  # nothing is at work
+    seeds = Queue().make_group(crew.runs_dir, "seeds", "seeds", [crew.request("a", "wait")])
+    file = Queue().make_group(crew.runs_dir, "file", "jobs", [crew.request("b", "wait")])
+    assert main(["jobs", "status", "--json", *folder]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {(row["group"], row["name"]) for row in rows} == {(seeds.name, "a"), (file.name, "b")}
+    assert main(["jobs", "status", *folder]) == 0
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert {f"{seeds.name} (seeds)", f"{file.name} (jobs)"} <= set(lines)
+    assert main(["jobs", "stop", "--all"]) == 0
+
+
 def test_a_group_is_this_users_before_it_is_seen(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who was killed while it was made goes on with it without --trust."""
 

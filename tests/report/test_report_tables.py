@@ -27,6 +27,13 @@ RUN = {
     "fps": None,
     "return_mean": None,
 }
+UNKNOWN = ("env_id", "algo", "main_outcome", "outcome", "best_step", "best_return", "best_outcome", "group")
+LISTED = RUN | dict.fromkeys((*UNKNOWN, "created"))
+KNOWN = {
+    "state": "done", "step": 12_000_000, "fps": 25_123.0, "return_mean": -1_234.5, "created": 10.0,
+    "env_id": "mission_gym/Capture-v0", "algo": "ppo", "main_outcome": "captured", "outcome": 0.931,
+    "best_step": 4096, "best_return": 12.5, "best_outcome": 0.95, "group": "nightly-20260101-110000",
+}  # fmt: skip
 SHOWN = RUN | {
     "total": 1_000_000,
     "updates": None,
@@ -81,7 +88,7 @@ VIEWS = {
     "plan": tables.view_plan(
         {"facts": [{"name": "rollout", "value": "4096", "reason": "32 envs x 128 steps"}], "notes": []}
     ),
-    "runs": tables.view_runs([RUN, RUN | {"state": "done", "step": 4096, "fps": 5123.0, "return_mean": 1.5}]),
+    "runs": tables.view_runs([LISTED, LISTED | KNOWN], 7200.0),
     "run": tables.view_run(SHOWN),
     "compare": tables.view_comparison(
         {
@@ -117,8 +124,23 @@ def test_every_view_fits_and_is_plain_text_without_a_terminal(name, width):
 
 
 def test_missing_values_of_a_dead_run_are_not_zero():
-    line = render(VIEWS["runs"], 120).splitlines()[1]
-    assert line.split()[1:] == ["failed", "n/a", "n/a", "n/a"]
+    line = render(tables.view_runs([LISTED], 0.0), 120).splitlines()[1]
+    assert line.split()[1:] == ["n/a", "n/a", "failed", "n/a", "n/a", "n/a"]
+
+
+def test_a_listed_run_shows_what_it_is_and_how_good():
+    line = render(VIEWS["runs"], 200).splitlines()[2]
+    assert line.split()[1:] == [
+        "mission_gym/Capture-v0", "ppo", "done", "12,000,000", "25,123", "-1,234", "captured", "93", "%",
+        "95", "%", "2", "h", "nightly-20260101-110000",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_numbers_of_a_list_stay_whole(width):
+    text = render(VIEWS["runs"], width)
+    assert {"12,000,000", "-1,234"} <= set(text.split())
+    assert f"not shown in {width} columns: " in text
 
 
 def test_brackets_are_text():

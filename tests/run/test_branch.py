@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import mission_gym as mg
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.run.branch import branch_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.lineage import read_lineage, read_pins
-from mission_gym.store.resolve import find_run
+from mission_gym.store.resolve import find_run, list_runs
 from mission_gym.store.rundir import RunDir
 from runs import drain
 
@@ -67,6 +68,30 @@ def test_what_was_chosen_for_the_parent_is_chosen_anew(runs_dir: Path) -> None:
     text = child.config_yaml.read_text()
     assert "batch_size: 64" in text  # a quarter of 128 is below 64
     assert "timesteps: 384" in text
+
+
+def test_sources_are_those_of_the_branch(runs_dir: Path) -> None:
+    child, _ = branch(
+        runs_dir, timesteps=192, gamma=0.9, run_name="child", env_kwargs={"sutton_barto_reward": 1}
+    )
+    stored = read_stored(child.config_yaml)
+    sources = {path.partition(".")[2]: each.source for path, each in stored.items()}
+    assert sources["gamma"] == "flag --gamma"
+    assert sources["run_name"] == "flag --run-name"
+    assert sources["env_kwargs"] == "flag --env-kwargs"
+    assert {sources[name] for name in ("seed", "env_id", "n_epochs", "network_arch", "vf_coef")} == {"parent"}
+    assert sources["batch_size"] == "auto"
+    assert stored["run.run_name"].value == "child"
+
+
+def test_an_automatic_eval_freq_has_no_note(tmp_path: Path) -> None:
+    flags = {name: value for name, value in SMALL.items() if name != "eval_freq"}
+    mg.train("CartPole-v1", runs_dir=str(tmp_path), **flags)
+    _, said = branch(tmp_path, timesteps=192)
+    notes = next(event for event in said if event["event"] == "plan")["time/plan"]["notes"]
+    assert not [note for note in notes if "eval_freq" in note]
+    values = [read_stored(run.config_yaml)["evaluation.eval_freq"] for run in list_runs(tmp_path)]
+    assert values[0] == values[1]
 
 
 def test_weights_that_do_not_fit_are_refused_by_field(runs_dir: Path) -> None:

@@ -237,7 +237,7 @@ def test_rows_written_after_the_last_checkpoint_are_made_again_not_doubled(tmp_p
     with start(tmp_path, "CartPole-v1", **flags) as session:
         for progress in session.updates():
             if progress.update == 2:
-                session._save()
+                session.save()
             if progress.update == 5:
                 session.run.write_status(state="running")
                 session._save_and_end = lambda state, cause: None  # type: ignore[method-assign]

@@ -203,7 +203,7 @@ def test_a_full_disk_does_not_end_the_training(freed: bool, tmp_path: Path) -> N
         )
         with end, start_run(resolve("CartPole-v1", SMALL | {"runs_dir": str(disk)}), said.append) as session:
             for progress in session.updates():
-                if progress.update == 4:
+                if progress.update == 5:  # after the checkpoint of update 4
                     free = os.statvfs(disk)
                     ballast.write_bytes(b"x" * (free.f_bavail * free.f_bsize))
                 if progress.update == 9 and freed:

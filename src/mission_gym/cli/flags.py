@@ -151,9 +151,10 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
         wrong = [arg.partition("=")[0] for arg in unknown if arg.startswith("-")]
         if not wrong:
             raise UsageError(f"{unknown[0]!r} is one argument too many; see `mission-gym {command} --help`")
+        listing = "--help-all" if command == "train" else "--help"
         hints = ", ".join(f"{name!r}{nearest(name, known)}" for name in wrong)
         more = _suggest_kwargs(unknown, known) if "--env-kwargs" in known else ""
-        raise UsageError(f"unknown flag {hints}; `mission-gym {command} --help` lists them{more}")
+        raise UsageError(f"unknown flag {hints}; `mission-gym {command} {listing}` lists them{more}")
     _last[0] = parsed
     return parsed
 

@@ -45,7 +45,7 @@ from mission_gym.learner.loop import StopFlag
 from mission_gym.procs import usable_cores
 from mission_gym.ray.cluster import load_ray, open_cluster
 from mission_gym.report.formats import show_path
-from mission_gym.report.groups import describe_jobs, view_jobs
+from mission_gym.report.groups import describe_jobs, view_groups_jobs
 from mission_gym.report.screen.live import JobsScreen, show
 from mission_gym.report.screen.streams import inert, say
 from mission_gym.run.signals import stop_on_signals
@@ -82,7 +82,9 @@ class RunFlags(ReadFlags):
 class GroupFlags(ReadFlags):
     """Flags of `jobs wait`."""
 
-    group: Annotated[tyro.conf.Positional[str | None], flag("Group (default: the newest).", "GROUP")] = None
+    group: Annotated[
+        tyro.conf.Positional[str | None], flag("Group (default: unfinished ones, else the newest).", "GROUP")
+    ] = None
 
 
 @dataclass(kw_only=True)
@@ -197,20 +199,25 @@ def _find_cluster(flags: RunFlags) -> str | None:
 
 
 def _status(args: Sequence[str]) -> int:
-    flags = parse(StatusFlags, args, "jobs status", "Show the state of a group's jobs.")
+    text = "Show the jobs of a group; without a group, all that are queued or running."
+    flags = parse(StatusFlags, args, "jobs status", text)
     for name, count in Queue().list_others().items():
         say(
             f"unfinished groups in the queue of {name}: {count}; if that is this machine under another name, "
             f"`MISSION_GYM_QUEUE={name} mission-gym jobs resume` continues them"
         )
-    group = _find_group(flags.group, flags.runs_dir)
+    groups = _find_groups(flags.group, flags.runs_dir)
     if flags.follow:
-        return _wait_for(group, as_json=flags.json)
-    rows = describe_jobs(group, group.read_jobs())
+        return _wait_for(groups[-1], as_json=flags.json)
+    rows = []
+    for group in groups:
+        kind = group.read().kind
+        found = describe_jobs(group, group.read_jobs())
+        rows += [row | {"group": group.name, "kind": kind} for row in found]
     for row in rows:
         if row["state"] == "queued" and not row["cause"]:
             row["cause"] = Queue().explain_waiting() or None
-    show(rows, as_json=flags.json, view=view_jobs)
+    show(rows, as_json=flags.json, view=view_groups_jobs)
     return 0
 
 
@@ -276,7 +283,7 @@ def _resume(args: Sequence[str]) -> int:
             if not serve(queue, say=say, should_stop=stop):
                 say("another process supervises the queue")
         return 0
-    group = _find_group(flags.group, flags.runs_dir)
+    (group,) = _find_groups(flags.group, flags.runs_dir)
     if flags.trust:
         queue.take_over(group)
     queue.check_own(group)
@@ -292,7 +299,7 @@ def _resume(args: Sequence[str]) -> int:
 
 def _wait(args: Sequence[str]) -> int:
     flags = parse(GroupFlags, args, "jobs wait", "Wait until all jobs of a group have ended.")
-    return _wait_for(_find_group(flags.group, flags.runs_dir), as_json=flags.json)
+    return _wait_for(_find_groups(flags.group, flags.runs_dir)[-1], as_json=flags.json)
 
 
 def _wait_for(group: GroupDir, *, as_json: bool) -> int:
@@ -313,15 +320,14 @@ def _example(args: Sequence[str]) -> int:
     return 0
 
 
-def _find_group(name: str | None, runs_dir: Path) -> GroupDir:
-    """The group of this name; by default the newest in the queue or the folder, job files first."""
+def _find_groups(name: str | None, runs_dir: Path) -> list[GroupDir]:
+    """The group of this name; by default those with unfinished jobs, the newest last, else the newest."""
     if name is not None:
-        return find_reported_group(name, runs_dir)
-    groups = [*Queue().list_groups(), *list_groups(runs_dir)]
+        return [find_reported_group(name, runs_dir)]
+    groups = Queue().list_groups() or list_groups(runs_dir)[-1:]
     if not groups:
         raise UsageError(f"there are no groups in {runs_dir}; `mission-gym jobs run FILE` makes one")
-    records = [(group.read(), group) for group in groups]
-    return max(records, key=lambda item: (item[0].kind == "jobs", item[0].created))[1]
+    return groups
 
 
 def _find_jobs(text: str, runs_dir: Path) -> tuple[GroupDir, list[str]]:
@@ -349,7 +355,7 @@ _COMMANDS = {
     "run": Subcommand(_run, "run the jobs of a file, packed on this machine"),
     "check": Subcommand(_check, "report all problems of a file, without starting anything"),
     "add": Subcommand(_add, "add the jobs of a file, or -- ENV --FLAGS, to the queue"),
-    "status": Subcommand(_status, "show the state of a group's jobs"),
+    "status": Subcommand(_status, "show the jobs that are queued or running, or those of a group"),
     "logs": Subcommand(_logs, "print the log of a job"),
     "stop": Subcommand(_stop, "ask jobs to save and end"),
     "resume": Subcommand(_resume, "retry failed and stopped jobs"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,14 +25,15 @@ from mission_gym.cli.flags import (
     run_subcommand,
 )
 from mission_gym.cli.groups import find_named_group
-from mission_gym.errors import UsageError
+from mission_gym.config.sizes import parse_count
+from mission_gym.errors import UsageError, nearest
 from mission_gym.fleet.groups import GroupDeletion, find_removable_group, plan_group_removal, remove_group
 from mission_gym.fleet.queue import Queue
 from mission_gym.report.documents import (
     compare_runs,
     describe_config,
-    describe_run,
     describe_run_fully,
+    list_documents,
     skip_damaged,
     trace_lineage,
 )
@@ -57,6 +60,25 @@ from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir
 
 RunNames = Annotated[tyro.conf.Positional[tuple[str, ...]], flag("Runs and groups.", "RUN|GROUP ...")]
+
+
+_STATES = ("starting", "running", "done", "stopped", "failed")
+_SORTS = {  # keys of a row
+    "age": ("created",), "name": ("name",), "step": ("step",), "rate": ("fps",), "return": ("return_mean",),
+    "best": ("best_outcome", "best_return"),
+}  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class ListFlags(ReadFlags):
+    """Flags of `runs list`."""
+
+    env: Annotated[str | None, flag("Only runs whose environment contains this text.", "TEXT")] = None
+    state: Annotated[str | None, flag("Only runs in this state.", "|".join(_STATES))] = None
+    sort: Annotated[
+        str, flag("Order; the newest or highest comes last (default: age).", "|".join(_SORTS))
+    ] = "age"
+    limit: Annotated[str | None, flag("Number of runs, from the end of the list.", "N")] = None
 
 
 @dataclass(kw_only=True)
@@ -112,14 +134,30 @@ def config(args: Sequence[str]) -> None:
 
 
 def _list(args: Sequence[str]) -> None:
-    flags = parse(ReadFlags, args, "runs list", "List the runs, the newest last.")
-    rows = []
-    for run in list_runs(flags.runs_dir):
-        with skip_damaged(run, say):
-            rows.append(describe_run(run))
-    if not rows:
+    flags = parse(ListFlags, args, "runs list", "List the runs, the newest last.")
+    if flags.state is not None and flags.state not in _STATES:
+        raise UsageError(
+            f"{flags.state!r} is not a state{nearest(flags.state, _STATES)}; use one of {', '.join(_STATES)}"
+            " [--state]"
+        )
+    if flags.sort not in _SORTS:
+        raise UsageError(
+            f"runs can't be sorted by {flags.sort!r}{nearest(flags.sort, _SORTS)}; use one of"
+            f" {', '.join(_SORTS)} [--sort]"
+        )
+    limit = None if flags.limit is None else parse_count(flags.limit)
+    every = list_documents(flags.runs_dir, say)
+    rows = [row for row in every if flags.state in (None, row["state"])]
+    if flags.env is not None:
+        rows = [row for row in rows if flags.env.lower() in str(row["env_id"]).lower()]
+    rows.sort(key=lambda row: [(row[key] is not None, row[key] or 0) for key in _SORTS[flags.sort]])
+    if limit is not None:
+        rows = rows[-limit:] if limit else []
+    if not every:
         say(f"no runs in {flags.runs_dir}; `mission-gym train ENV` makes one")
-    show(rows, as_json=flags.json, view=view_runs)
+    elif len(rows) < len(every):
+        say(f"{len(rows)} of {len(every)} runs")
+    show(rows, as_json=flags.json, view=partial(view_runs, now=time.time()))
 
 
 def _show(args: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any
 
 import tyro
@@ -26,26 +27,25 @@ from mission_gym.cli.flags import (
     with_values,
 )
 from mission_gym.config.layers import Resolved
-from mission_gym.config.plain_yaml import read_stored, to_plain
 from mission_gym.config.schema import DEFAULT_ENV_ID
 from mission_gym.config.sizes import parse_count
 from mission_gym.errors import UsageError
-from mission_gym.report.formats import run_argument, show_path
+from mission_gym.report.formats import run_argument, show_path, show_value
 from mission_gym.report.screen.live import Screen
 from mission_gym.report.screen.streams import say
-from mission_gym.run.config import resolve
-from mission_gym.store.checkpoints import list_checkpoints
-from mission_gym.store.resolve import find_namesake
-from mission_gym.store.rundir import RunDir
+from mission_gym.run.config import resolve, schema
 from mission_gym_missions import CAPTURE_ID, PLACEMENT_ID, TERRITORY_ID
 
 Listener = Callable[[dict[str, Any]], None]
-_OF_THE_START = ("run.timesteps", "run.run_name", "run.runs_dir")  # a resume may be given other values
 _SIMULATORS = {
     CAPTURE_ID: "mission_gym_missions.capture.simulator",
     PLACEMENT_ID: "mission_gym_missions.placement.simulator",
     TERRITORY_ID: "mission_gym_missions.territory.simulator",
 }
+_USUAL = (
+    "timesteps", "algo", "seed", "n_envs", "learning_rate", "network_arch", "env_kwargs", "eval_freq",
+    "stop_when", "run_name",
+)  # fmt: skip
 _PATIENCE_S = 1.0  # loading compiled code from the disk takes about half a second
 
 
@@ -91,8 +91,8 @@ class BranchFlags(LayerFlags):
 def train(args: Sequence[str]) -> int:
     """`mission-gym train [ENV]`."""
     flags = parse_train(args)
-    if flags.resume_or_start is not None and (run := _find_unfinished(flags)):
-        return _continue(run, resolve_flags(flags), flags.log_table)
+    if flags.resume_or_start is not None and (code := _continue(flags)) is not None:
+        return code
     if flags.seeds is not None or flags.detach:
         if flags.log_table:
             raise UsageError("a group has no log table; --log-table needs a single run [--log-table]")
@@ -117,8 +117,25 @@ def submit_training(args: Sequence[str]) -> int:
 
 
 def parse_train(args: Sequence[str]) -> Any:
-    """The flags of `train`."""
+    """The flags of `train`; --help prints the usual ones."""
+    if {"-h", "--help"} & set(args):
+        print(_make_help())
+        raise SystemExit(0)
+    args = ["--help" if arg == "--help-all" else arg for arg in args]
     return parse(with_values(TrainFlags), args, "train", "Train a policy on an environment.")
+
+
+def _make_help() -> str:
+    """The usual flags and an example."""
+    fields = {info.name: info for info in reversed(schema().fields)}  # the default algorithm's come last
+    lines = ["usage: mission-gym train [ENV] [--FLAG VALUE ...]", "", "Train a policy on an environment.", ""]
+    lines.append(f"  ENV  Gymnasium id, module:Id or module:callable (default: {DEFAULT_ENV_ID})")
+    for info in (fields[name] for name in _USUAL):
+        default = f" (default: {show_value(info.default)})" if info.default not in ("", {}, (), None) else ""
+        text = wrap(f"{info.description}{default}", 78, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        lines += [f"  --{info.name.replace('_', '-')} {info.type_text}", *text]
+    lines += ["", "example: mission-gym train CartPole-v1 --timesteps 200k --seed 1"]
+    return "\n".join([*lines, "mission-gym train --help-all lists all flags."])
 
 
 def compile_in_background(env_id: str, *, algo: str | None = None) -> Callable[[], None]:
@@ -158,37 +175,24 @@ def _report_compiling(name: str, module: Any) -> None:
         say(f"compiling the {name} (about 15 s, once)")
 
 
-def _find_unfinished(flags: Any) -> RunDir | None:
-    """The run of --resume-or-start, if it has a checkpoint."""
+def _continue(flags: Any) -> int | None:
+    """Resume the run of --resume-or-start; None if a new one has to be started."""
     if flags.seeds is not None or flags.detach or "run_name" in given_values(flags):
         raise UsageError(
             "--resume-or-start names the run of this process, and can't be combined with --seeds, --detach or"
             " --run-name; remove one [--resume-or-start]"
         )
-    run = find_namesake(flags.resume_or_start, Path(resolve_flags(flags).config.run.runs_dir))
-    return run if run is not None and list_checkpoints(run.checkpoints) else None
+    from mission_gym.run.resume import find_unfinished, resume_run
 
-
-def _continue(run: RunDir, given: Resolved, log_table: bool) -> int:
-    """Resume a run, with a larger total if one is given; a finished run stays finished."""
-    stored = read_stored(run.config_yaml)
-    paths = [path for path in stored if path in given.sources and given.explicit(path)]
-    values = {path: to_plain(given.config.value(path)) for path in paths}
-    differing = [
-        f"{path}={value} (it has {stored[path].value})"
-        for path, value in values.items()
-        if path not in _OF_THE_START and value not in ("auto", stored[path].value)
-    ]
-    if differing:
-        say(f"run {run.name} continues with its own values, without {', '.join(differing)}")
-    total = values.get("run.timesteps", 0)
-    timesteps = total if total > stored["run.timesteps"].value else None
-    if timesteps is None and run.read_status().get("state") == "done":
-        say(f"run {run.name} is done; there is nothing to do")
+    found = find_unfinished(resolve_flags(flags))
+    if found is None:
+        return None
+    say(found.note)
+    if found.is_done:
+        say(f"run {found.run.name} is done; there is nothing to do")
         return 0
-    from mission_gym.run.resume import resume_run
-
-    return _follow(lambda listener: resume_run(run, listener, timesteps=timesteps), log_table)
+    run, total = found.run, found.timesteps
+    return _follow(lambda listener: resume_run(run, listener, timesteps=total), flags.log_table)
 
 
 def resolve_flags(flags: Any) -> Resolved:

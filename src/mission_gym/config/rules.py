@@ -107,9 +107,10 @@ def _fit_curriculum(resolved: Resolved, notes: list[str], problems: list[str]) -
     source = resolved.sources["env.env_kwargs"]
     staged = dict.fromkeys(key for stage in curriculum.stages for key in stage.kwargs)
     given = ", ".join(f"{key}={config.env.env_kwargs[key]}" for key in staged if key in config.env.env_kwargs)
-    if given and not resolved.explicit("env.curriculum"):
+    path = "env.curriculum"
+    if given and not resolved.explicit(path) and resolved.sources[path] != "parent":
         notes.append(f"curriculum {curriculum} is not used, since {given} is given")
-        return resolved.with_values({"env.curriculum": None}, f"{source}, adapted")
+        return resolved.with_values({path: None}, f"{source}, adapted")
     if given:
         problems.append(
             f"{given} is given for all stages, and the stages of curriculum {curriculum} set it too;"

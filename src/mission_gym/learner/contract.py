@@ -64,6 +64,7 @@ class Learner(ABC):
     """Learns from blocks. `arrays` is its state in a checkpoint."""
 
     kernel: NetworkKernel
+    section: Any  # hyperparameters; scheduled ones may change between updates
     keeps_updates = False  # updates can't be undone; a stop leaves one unfinished, to be continued later
     has_extras = False  # has arrays that are too large for every checkpoint
 

@@ -133,8 +133,8 @@ class OffPolicyLearner(Learner):
         super().__init__(spec, seed)
         self.learning_starts = section.learning_starts
         self.scale = ReturnScale(layout.num_columns, layout.gamma) if normalize_returns else None
-        self._replay_section = section
-        self._learning_rate = schedule_of(section, "learning_rate", total_steps)
+        self.section = section
+        self._total_steps = total_steps
         self._beta = Schedule(section.prioritized_beta, 1.0, total_steps)
         self._streams = Streams()
         self._weights: Weights | None = None  # before the update in progress
@@ -163,7 +163,7 @@ class OffPolicyLearner(Learner):
 
     def _begin_replay(self) -> None:
         """Start with an empty replay at the present step."""
-        section = self._replay_section
+        section = self.section
         self.replay = Replay(self._layout)
         self.priorities: Priorities | None = None
         if section.prioritized:
@@ -206,9 +206,9 @@ class OffPolicyLearner(Learner):
             if self.scale is not None:
                 self.scale.add(block)
                 self._rescale(self.scale.move(has_learned=self.gradient_steps > 0))
-        learning_rate = self._learning_rate.at(self.step)
+        learning_rate = schedule_of(self.section, "learning_rate", self._total_steps).at(self.step)
         # Due steps are counted over all transitions so far, which carries fractions without drift.
-        due = math.floor(self._replay_section.replay_ratio * self._counted + 1e-9) - self._paid
+        due = math.floor(self.section.replay_ratio * self._counted + 1e-9) - self._paid
         while len(self._table) < due:
             if stop():
                 return None
@@ -248,7 +248,7 @@ class OffPolicyLearner(Learner):
 
     def _run_steps(self, num_steps: int, learning_rate: float) -> Array:
         """Sample transitions, learn from them and update their priorities; returns the table of the steps."""
-        first, size = len(self._table), self._replay_section.batch_size
+        first, size = len(self._table), self.section.batch_size
         rng = self._streams.begin(self.seed, "replay", self.version, first)
         weight = None
         if self.priorities is None:
@@ -354,7 +354,7 @@ class OffPolicyLearner(Learner):
 
     def extras(self) -> dict[str, Array]:
         """The replay, its priorities and the progress of the update."""
-        if not self._replay_section.save_replay:
+        if not self.section.save_replay:
             return {}
         progress = np.array([self._begun, self._counted, self._paid, self._stored], np.int64)
         arrays = self.replay.arrays()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,49 @@ from mission_gym.errors import MissionGymError, RunStateError
 from mission_gym.report.formats import MISSING
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.evals import rank_best, read_evals
+from mission_gym.store.groups import list_groups
 from mission_gym.store.lineage import Lineage, read_lineage
 from mission_gym.store.resolve import list_runs
 from mission_gym.store.rundir import RunDir, View, list_fields
+from mission_gym.store.tables import MetricsLog
 
 Say = Callable[[str], None]
 _CONFIG_PATHS = {"env_id": "env.env_id", "notes": "run.notes"}
+_LIST_PATHS = {"env_id": "env.env_id", "algo": "run.algo", "seed": "run.seed"}
 _EVAL_KEYS = ("step", "suite", "mode", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 
 
 def describe_run(run: RunDir) -> dict[str, Any]:
-    """One row of `runs list`."""
+    """The main values of a run."""
     status = run.read_status()
     return {"name": run.name, "path": str(run.path)} | _pick(status, list_fields(View.LIST))
+
+
+def list_documents(runs_dir: Path, say: Say) -> list[dict[str, Any]]:
+    """The document of `runs list`, the newest run last. say: reports runs that are left out."""
+    groups: dict[str, str] = {}
+    for group in list_groups(runs_dir):
+        with suppress(RunStateError):
+            groups |= {job.run.name: group.name for job in group.read_jobs().values() if job.run}
+    rows = []
+    for run in list_runs(runs_dir):
+        with skip_damaged(run, say):
+            rows.append(_describe_listed(run) | {"group": groups.get(run.name)})
+    return rows
+
+
+def _describe_listed(run: RunDir) -> dict[str, Any]:
+    config, status, best = _read_config(run), run.read_status(), best_evaluation(run) or {}
+    main = next(MetricsLog.stream(run.metrics_jsonl), {}).get("main_outcome")
+    values = {name: config[path].value if path in config else None for name, path in _LIST_PATHS.items()}
+    return describe_run(run) | values | {
+        "main_outcome": main,
+        "outcome": (status.get("outcomes") or {}).get(main),
+        "best_step": best.get("step"),
+        "best_return": best.get("return_mean"),
+        "best_outcome": ((best.get("outcomes") or {}).get(main) or {}).get("rate"),
+        "created": status.get("created"),
+    }  # fmt: skip
 
 
 def _pick(values: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:

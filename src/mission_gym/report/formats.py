@@ -48,6 +48,16 @@ def show_duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def show_age(seconds: float | None) -> str:
+    """Seconds in one unit that fits: s, min, h or d."""
+    if not _is_known(seconds):
+        return MISSING
+    for limit, unit, text in ((90.0, 1, "s"), (5400.0, 60, "min"), (172800.0, 3600, "h")):
+        if seconds < limit:
+            return f"{max(seconds, 0) / unit:.0f} {text}"
+    return f"{seconds / 86400:.0f} d"
+
+
 def show_value(value: Any) -> str:
     """A config value in the form of its flag."""
     if isinstance(value, list | tuple):

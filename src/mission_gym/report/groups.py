@@ -84,8 +84,17 @@ def _describe_job(group: GroupDir, job: Job, read_status: ReadStatus) -> dict[st
     }
 
 
+def view_groups_jobs(rows: Sequence[Document]) -> RenderableType:
+    """`jobs status`: the jobs of each group below its name."""
+    views: list[RenderableType] = []
+    for name in dict.fromkeys(row["group"] for row in rows):
+        own = [row for row in rows if row["group"] == name]
+        views += [Text(f"{name} ({own[0]['kind']})", style="bold"), view_jobs(own), Text()]
+    return Group(*views[:-1])
+
+
 def view_jobs(rows: Sequence[Document]) -> RenderableType:
-    """`jobs status`: a row per job, and their counts."""
+    """The jobs of a group: a row each, and their counts."""
     numbers = ("step", "of", "steps/s", "return", "cores", "attempts")
     table = make_table("job", "state", *numbers, "cause", numbers=numbers)
     for row in rows:

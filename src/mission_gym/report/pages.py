@@ -29,7 +29,7 @@ from mission_gym.report.formats import (
 )
 from mission_gym.report.scaling import Guide, make_guide
 from mission_gym.report.tables import list_verdict, show_interval, show_outcome
-from mission_gym.report.terminal import list_next_commands
+from mission_gym.report.terminal import find_callable, list_next_commands
 from mission_gym.report.timeline import check_time, list_machine, list_phases, sum_phases
 from mission_gym.store.files import read_json, read_tail
 from mission_gym.store.rundir import RunDir
@@ -127,9 +127,9 @@ def list_commands(run: RunDir, document: Row) -> list[tuple[str, str]]:
         return commands
     end = {"state": state, "step": step, "goal": cause.startswith("goal reached") or None}
     following = list_next_commands(run, document, end)
-    if state in ("starting", "running"):
-        following = [each for each in following if not each[0].startswith("mission-gym resume")]
-    return [*following, (f"mission-gym record {name}", "a video of its best checkpoint"), *commands]
+    if not find_callable(run):
+        following.append((f"mission-gym record {name}", "a video of its best checkpoint"))
+    return [*following, *commands]
 
 
 def read_episodes(run: RunDir) -> list[dict[str, str]]:

@@ -5,11 +5,11 @@ Tables have no frames, so that they are plain text in a file, and fold at any wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, get_args
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +18,7 @@ from rich.tree import Tree
 from mission_gym.intervals import MIN_SEEDS, MIN_VALUES
 from mission_gym.report.formats import (
     MISSING,
+    show_age,
     show_count,
     show_duration,
     show_number,
@@ -83,14 +84,59 @@ def view_wrappers(rows: Sequence[Document]) -> RenderableType:
     return make_pairs([(row["usage"], row["text"], row["wrapper"]) for row in rows])
 
 
-def view_runs(rows: Sequence[Document]) -> RenderableType:
-    """`runs list`."""
-    numbers = ("step", "steps/s", "return")
-    table = make_table("run", "state", *numbers, numbers=numbers)
-    for row in rows:
-        counts = show_count(row["step"]), show_count(row["fps"]), show_number(row["return_mean"])
-        table.add_row(row["name"], row["state"] or MISSING, *counts)
-    return table
+def view_runs(rows: Sequence[Document], now: float) -> RenderableType:
+    """`runs list`; columns without any value are left out."""
+    cells = {
+        "run": [row["name"] for row in rows],
+        "environment": [show_value(row["env_id"] or MISSING) for row in rows],
+        "algo": [row["algo"] or MISSING for row in rows],
+        "state": [Text(row["state"] or MISSING, style=STATE_STYLES.get(row["state"], "")) for row in rows],
+        "step": [show_count(row["step"]) for row in rows],
+        "steps/s": [show_count(row["fps"]) for row in rows],
+        "return": [show_number(row["return_mean"]) for row in rows],
+        "outcome": [_show_main(row, "outcome") for row in rows],
+        "best": [_show_best(row) for row in rows],
+        "age": [show_age(now - row["created"]) if row["created"] else "" for row in rows],
+        "group": [row["group"] or "" for row in rows],
+    }
+    return _Fitting({name: column for name, column in cells.items() if any(column) or not rows})
+
+
+class _Fitting:
+    """A table of runs with the most important columns that fit without folding a cell."""
+
+    _NUMBERS = ("step", "steps/s", "return", "best", "age")
+    _OPTIONAL = ("best", "outcome", "environment", "age", "algo", "group", "steps/s")
+
+    def __init__(self, cells: dict[str, list[Any]]) -> None:
+        self._cells = cells
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        kept = self._cells.keys() - self._OPTIONAL
+        for name in self._OPTIONAL:
+            kept |= {name} if self._measure(kept | {name}) <= options.max_width else set()
+        cells = {name: column for name, column in self._cells.items() if name in kept}
+        table = make_table(*cells, numbers=self._NUMBERS)
+        for row in zip(*cells.values(), strict=True):
+            table.add_row(*row)
+        yield table
+        if hidden := [name for name in self._cells if name not in cells]:
+            yield Text(f"not shown in {options.max_width} columns: {', '.join(hidden)}", style="dim")
+
+    def _measure(self, names: Set[str]) -> int:
+        cells = ((name, *column) for name, column in self._cells.items() if name in names)
+        return sum(max(map(len, column)) + 2 for column in cells) - 2
+
+
+def _show_main(row: Document, key: str) -> str:
+    return "" if row[key] is None else f"{row['main_outcome']} {show_rate(row[key])}"
+
+
+def _show_best(row: Document) -> str:
+    """The best evaluation: its main outcome, else its return."""
+    if row["best_step"] is None:
+        return ""
+    return show_number(row["best_return"]) if row["best_outcome"] is None else show_rate(row["best_outcome"])
 
 
 def view_overview(

@@ -15,7 +15,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from mission_gym.errors import RunStateError
+from mission_gym.config.plain_yaml import read_stored
+from mission_gym.errors import ConfigError, RunStateError
 from mission_gym.report.documents import best_evaluation
 from mission_gym.report.formats import (
     MISSING,
@@ -235,7 +236,7 @@ def view_failure(run: RunDir, status: Document, end: Document) -> RenderableType
 
 def list_next_commands(run: RunDir, status: Document, end: Document) -> list[tuple[str, str]]:
     """Useful next commands, each with its effect."""
-    name = run_argument(run.path)
+    name, total = run_argument(run.path), 2 * end["step"]
     if end["state"] == "failed":
         commands = []
         if repro := end.get("repro"):
@@ -245,16 +246,36 @@ def list_next_commands(run: RunDir, status: Document, end: Document) -> list[tup
             commands.append((f"mission-gym resume {name}", "continue after the fix"))
         return commands or [(f"mission-gym runs show {name}", "all details")]
     is_complete = end["state"] == "done" and end["step"] >= (status.get("total") or 0)
-    resume = f"mission-gym resume {name}" + (f" --timesteps {2 * end['step']}" if is_complete else "")
-    commands = [
-        (f"mission-gym eval {name}", "100 held-out episodes"),
-        (f"mission-gym branch {name} --timesteps {2 * end['step']}", "a child run with changes"),
-    ]
-    if not end["goal"]:  # a run that reached its goal has nothing left to do
+    if env := find_callable(run):  # only Python has it
+        quoted = repr(shlex.split(name)[0])
+        more = f", timesteps={total}" if is_complete else ""
+        resume = f"mg.resume({quoted}, env={env}{more})"
+        commands = [
+            (f"mg.load({quoted}, env={env})", "the policy, with predict"),
+            (f"mg.branch({quoted}, env={env}, timesteps={total})", "a child run with changes"),
+        ]
+    else:
+        resume = f"mission-gym resume {name}" + (f" --timesteps {total}" if is_complete else "")
+        commands = [
+            (f"mission-gym eval {name}", "100 held-out episodes"),
+            (f"mission-gym branch {name} --timesteps {total}", "a child run with changes"),
+        ]
+    is_live = end["state"] in ("starting", "running")
+    if not end["goal"] and not is_live:  # a run that reached its goal has nothing left to do
         commands.insert(0, (resume, "continue training"))
     if run.tensorboard.exists():
         commands.append((f"tensorboard --logdir {shlex.quote(show_path(run.tensorboard))}", "curves"))
     return commands
+
+
+def find_callable(run: RunDir) -> str:
+    """The name of a callable that the run was trained on, if it can't be imported; else empty."""
+    try:
+        env_id = str(read_stored(run.config_yaml)["env.env_id"].value)
+    except (ConfigError, KeyError):
+        return ""
+    name = env_id[1:-1].rpartition(".")[2]
+    return "" if env_id[:1] != "<" else name if name.isidentifier() else "make_env"
 
 
 def _show_rates(status: Document, end: Document) -> str:

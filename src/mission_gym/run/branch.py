@@ -24,12 +24,14 @@ from mission_gym.run.build import algorithm_of
 from mission_gym.run.config import read_own_config, resolve
 from mission_gym.run.environment import (
     Environment,
+    check_importable,
     may_step_here,
     open_environment,
     permit_contacts,
     permit_names,
 )
 from mission_gym.run.recorder import Listener
+from mission_gym.run.selection import EVAL_FREQ, is_automatic
 from mission_gym.run.session import Session
 from mission_gym.run.settle import Prepared, drop_vector_form, follow_backend, set_num_agents, settle
 from mission_gym.run.snapshot import count_episodes, learned_steps, learner_arrays, read_run_state
@@ -67,12 +69,14 @@ def branch_run(
     preset: str | None = None,
     via: Path | None = None,
     source: EnvSource = None,
+    from_python: bool = False,
 ) -> Iterator[Session]:
-    """A child run, locked and ready to train. ConfigError, by field, if the weights do not fit. via: see
-    `resolve`."""
+    """A child run, locked and ready to train. ConfigError, by field, if the weights do not fit. via and
+    from_python: see `resolve`."""
     info = checkpoint_for(ref)
     checkpoint = load_checkpoint(info.path)
     parent, notes = read_own_config(ref.run, checkpoint)
+    parent = read_run_state(checkpoint).apply_settings(parent)
     step = learned_steps(checkpoint)
     algo = flags.get("algo", parent.config.run.algo)
     if algo != parent.config.run.algo:
@@ -81,9 +85,17 @@ def branch_run(
             " other algorithm can use them; start a new run [--algo]"
         )
     resolved = resolve(
-        None, flags, sets=sets, config_file=config_file, preset=preset, base=_reopen(parent), via=via
+        None,
+        flags,
+        sets=sets,
+        config_file=config_file,
+        preset=preset,
+        base=_reopen(parent),
+        from_python=from_python,
+        via=via,
     )
-    resolved = resolved.with_values(_inherit(ref, parent, resolved), "parent")
+    for path, value in _inherit(ref, parent, resolved).items():
+        resolved = resolved.with_values({path: value}, resolved.sources[path])
     _refuse_changes(ref, parent, resolved, step)
     resolved, adapted = drop_vector_form(resolved)
     given = {f"{section}.{name}" for name in flags for section in ("env", "policy", "run", "vector")}
@@ -133,8 +145,9 @@ def _open(
 ) -> Environment:
     """Open the child's environment, with the parent's copies of files that were not given again."""
     config = apply_rules(child, step)[0].config  # refuses before anything is built
+    check_importable(ref.run, config, source)
     folder = read_lineage(ref.run).folder
-    runs = [ref.run.path, *find_data_folders(child.files)]
+    runs = [ref.run.path, *find_data_folders(child.files | parent.files)]
     permit_contacts(config, typed.__contains__, runs)
     calls = permit_names(config, typed.__contains__, runs=runs, folder=folder)
     files = _choose_files(ref, parent, child)
@@ -147,15 +160,16 @@ def _open(
 
 
 def _reopen(parent: Resolved) -> Resolved:
-    """The parent's config with `auto` for values that were chosen automatically, so that they follow changes.
-    Sizes that a plan chose stay, so that learning continues as before."""
+    """The parent's config as the lowest layer, with `auto` for values that were chosen automatically, so that
+    they follow changes. Sizes that a plan chose stay, so that learning continues as before."""
     sizes = size_paths(parent.config)
     chosen = {
         path: "auto"
         for path, source in parent.sources.items()
         if source.partition(":")[0] in ("auto", "plan") and path not in sizes
     }
-    return parent.with_values(chosen, "default")
+    inherited = {path: parent.config.value(path) for path in parent.sources if path not in chosen}
+    return parent.with_values(inherited, "parent").with_values(chosen, "default")
 
 
 def _inherit(ref: RunRef, parent: Resolved, child: Resolved) -> dict[str, Any]:
@@ -225,6 +239,8 @@ def explain_changes(parent: Resolved, child: Resolved) -> list[str]:
     lines = []
     for path in [path for path in child.sources if path in parent.sources]:
         before, after = parent.config.value(path), child.config.value(path)
+        if path == EVAL_FREQ and is_automatic(child):
+            continue  # it may rise again when the environment is timed; the plan shows it
         if before != after:
             effect = f" ({effects[path]})" if path in effects else ""
             lines.append(f"{path}: {before} -> {after}{effect}")

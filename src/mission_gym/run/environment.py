@@ -281,11 +281,7 @@ def open_environment(
 
 def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:
     """The environment of a run, with the run's copies of its files; RunStateError if its spaces changed."""
-    if source is None and config.env.env_id.startswith("<"):
-        raise UsageError(
-            f"run {run.name} was trained on a callable that can't be imported ({config.env.env_id});"
-            " pass it as env= in Python"
-        )
+    check_importable(run, config, source)
     lineage, files = read_lineage(run), read_files(run)
     # The user's modules are in the folder where the run was started.
     calls = permit_names(config, lambda path: False, runs=[run.path], folder=lineage.folder)
@@ -301,6 +297,15 @@ def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) 
             " a policy can't be carried over"
         )
     return environment
+
+
+def check_importable(run: RunDir, config: Config, source: EnvSource) -> None:
+    """Raise UsageError for a run whose environment only its caller has."""
+    if source is None and config.env.env_id.startswith("<"):
+        raise UsageError(
+            f"run {run.name} was trained on a callable that can't be imported ({config.env.env_id}); pass it"
+            " as env= to mg.resume, mg.branch or mg.load in Python"
+        )
 
 
 def choose_backend(config: Config, spec: EnvSpec | None = None, *, in_child: bool = False) -> Backend:

@@ -144,7 +144,7 @@ class LoadedPolicy:
         self.step = opened.step
         self.observation_space = self.spec.observation_space
         self.action_space = self.spec.action_space
-        self._policy, self._config = opened.policy, opened.config
+        self._policy, self._config, self._run = opened.policy, opened.config, opened.run
         # The caller need not have the inputs of the critic.
         hidden = algorithm_of(opened.config).layout(opened.config, self.spec).critic_leaves
         self._reader = ObsReader(self.spec, hidden)
@@ -152,6 +152,10 @@ class LoadedPolicy:
         self._lay_out = MaskLayout(self.spec)
         self._form = make_action_decoder(self.spec.action_space)
         self._rng = generator("predict")
+
+    def __repr__(self) -> str:
+        algo, env_id = self._config.run.algo, self._config.env.env_id
+        return f"LoadedPolicy({str(self._run.path)!r}, step={self.step}, algo={algo!r}, env={env_id!r})"
 
     def predict(
         self,
@@ -166,8 +170,7 @@ class LoadedPolicy:
         state: None at the start of episodes. episode_start: bool [B], where new episodes start. A policy
         without memory returns the state unchanged.
         """
-        single = self._reader.is_single(observation)
-        leaves = self._read(observation, single)
+        leaves, single = self._read(observation)
         self._check(leaves)
         mask = self._mask(observation, action_masks, () if single else (len(leaves[0]),))
         noise = None if deterministic else draw_noise(self.spec.action, self._rng, 1, len(leaves[0]))[0]
@@ -187,13 +190,19 @@ class LoadedPolicy:
             action = action[0]
         return (action if self._form is None else self._form(action)), out.state or state
 
-    def _read(self, observation: Any, single: bool) -> Leaves:
-        """The leaves of one observation or of a batch, each [B, ...]."""
+    def _read(self, observation: Any) -> tuple[Leaves, bool]:
+        """The leaves of one observation or of a batch, each [B, ...], and whether it is one."""
+        reader = self._reader
         try:
-            if single:
-                return tuple(np.asarray(leaf)[None] for leaf in self._reader.read(observation))
-            return tuple(np.asarray(leaf) for leaf in self._reader.read_batch(observation))
-        except (TypeError, ValueError) as error:
+            if reader.is_single(observation):
+                return tuple(np.asarray(leaf)[None] for leaf in reader.read(observation)), True
+            return tuple(np.asarray(leaf) for leaf in reader.read_batch(observation)), False
+        except KeyError as error:
+            keys = ", ".join(leaf.name for leaf in reader.leaves)
+            raise UsageError(
+                f"the observation has no key {error.args[0]!r}; the policy was trained on {keys}"
+            ) from error
+        except (TypeError, ValueError, IndexError) as error:
             raise UsageError(
                 f"the observation does not fit {self.observation_space} ({describe(error)}); pass one, or a"
                 " batch as Gymnasium's vectors return it"
@@ -220,7 +229,7 @@ class LoadedPolicy:
         if not self.spec.mask_source:
             return None
         if given is None and self.spec.mask_key is not None:
-            given = observation[self.spec.mask_key]
+            given = observation.get(self.spec.mask_key)
         if given is None:
             raise UsageError("this policy was trained with action masks; pass action_masks= to predict")
         mask, shape = self._lay_out(given, batch), (*(batch or (1,)), self.spec.mask_size)

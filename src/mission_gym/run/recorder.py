@@ -7,6 +7,7 @@ does not end the training: a warning reports it, and the next row is tried again
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Episode, Progress
 from mission_gym.env.agents import AGENTS
 from mission_gym.env.contract import TERMS
-from mission_gym.errors import DiskError
+from mission_gym.errors import DiskError, UsageError
 from mission_gym.run.alarms import Alarm, AlarmWatch
 from mission_gym.store.metrics import read_metrics
 from mission_gym.store.rundir import RunDir
@@ -28,6 +29,8 @@ Listener = Callable[[dict[str, Any]], None]
 _WINDOW = 100  # episodes of the rolling means, as in SB3
 _MIN_RATE_S = 0.5  # of training before its rate is worth storing
 _MOMENT_S = 0.2
+_USER = "user/"  # prefix of the caller's own metrics
+_USER_NAME = re.compile(r"[\w.-][\w./-]{0,99}", re.ASCII)
 
 
 class Rate:
@@ -119,6 +122,7 @@ class Recorder:
         self._opened: Stream | None = None
         self._problems: dict[str, str] = {}  # by kind: why the disk refuses it
         self._rolling: dict[str, float] | None = None  # cached until another episode ends
+        self._logged: dict[str, float] = {}  # the caller's own numbers, until the next row
 
     @property
     def _stream(self) -> Stream:
@@ -133,6 +137,7 @@ class Recorder:
             "num_episodes": self.num_episodes,
             "elapsed_s": self.rate.elapsed_s,
             "watch": self.watch.state(),
+            "logged": self._logged,
             "offsets": self._stream.positions(),
         }
 
@@ -143,6 +148,7 @@ class Recorder:
         self.num_episodes = state["num_episodes"]
         self.rate.elapsed_before_s = state["elapsed_s"]
         self.watch.load_state(state["watch"])
+        self._logged = dict(state.get("logged", {}))
         self._opened = Stream(self._sinks, self._context._replace(step=step), state["offsets"])
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -229,6 +235,22 @@ class Recorder:
         for name in dict.fromkeys([*self.spec.outcomes, *sorted(set(outcomes))]):
             metrics[f"outcome/{name}"] = outcomes.count(name) / count
         return metrics | mean_extras([item[3] for item in self.window])
+
+    def log(self, name: str, value: float) -> None:
+        """Add a number of the caller's own to the next row, as `user/NAME`."""
+        if not isinstance(name, str) or not _USER_NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} is not a name for a metric; use letters, digits and any of _ . / -, at most 100"
+            )
+        try:
+            self._logged[f"{_USER}{name}"] = float(value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{name}={value!r} is not a number; log one number per name") from error
+
+    def take_logged(self) -> dict[str, float]:
+        """The caller's own numbers since the last row."""
+        logged, self._logged = self._logged, {}
+        return logged
 
     def add_row(self, step: int, metrics: dict[str, Any]) -> None:
         """Record a row of metrics and its alarms. Alarms about speed are part of the row: equal runs need not

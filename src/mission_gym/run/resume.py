@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 from mission_gym.check.devices import computes_exactly, name_gpu
 from mission_gym.config.layers import Resolved
+from mission_gym.config.plain_yaml import read_stored, to_plain
 from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Config
 from mission_gym.errors import RunStateError
@@ -21,11 +24,14 @@ from mission_gym.run.settle import drop_wrong_kernel
 from mission_gym.run.snapshot import checkpoint_errors, learned_steps
 from mission_gym.run.stages import EnvSource
 from mission_gym.run.start import open_session
-from mission_gym.store.checkpoints import Checkpoint, load_last_good
+from mission_gym.store.checkpoints import Checkpoint, list_checkpoints, load_last_good
 from mission_gym.store.evals import read_evals
 from mission_gym.store.files import read_json
+from mission_gym.store.resolve import find_namesake
 from mission_gym.store.rundir import RunDir
 from mission_gym.vector.backends import load_backend
+
+_OF_THE_START = ("run.timesteps", "run.run_name", "run.runs_dir")  # a resume may be given other values
 
 
 @contextmanager
@@ -78,6 +84,36 @@ def resume_run(
                 notes=[*notes, *more, *changed, *refused, *restored.notes, exact],
             )
             yield session
+
+
+class Unfinished(NamedTuple):
+    """An existing run to continue in place of a new one."""
+
+    run: RunDir
+    timesteps: int | None  # a larger total
+    is_done: bool  # there is nothing to do
+    note: str
+
+
+def find_unfinished(given: Resolved) -> Unfinished | None:
+    """The run of a config's name, if it has a checkpoint. It keeps its own values, but for a larger total."""
+    name = given.config.run.run_name
+    run = find_namesake(str(name), Path(given.config.run.runs_dir))
+    if run is None or not list_checkpoints(run.checkpoints):
+        return None
+    stored = read_stored(run.config_yaml)
+    paths = [path for path in stored if path in given.sources and given.explicit(path)]
+    values = {path: to_plain(given.config.value(path)) for path in paths}
+    differing = [
+        f"{path}={value} (it has {stored[path].value})"
+        for path, value in values.items()
+        if path not in _OF_THE_START and value not in ("auto", stored[path].value)
+    ]
+    note = f"run {run.name} continues with its own values, without {', '.join(differing)}"
+    total = values.get("run.timesteps", 0)
+    timesteps = total if total > stored["run.timesteps"].value else None
+    is_done = timesteps is None and run.read_status().get("state") == "done"
+    return Unfinished(run, timesteps, is_done, note if differing else "")
 
 
 def _move(run: RunDir, resolved: Resolved, ray_address: str) -> Resolved:

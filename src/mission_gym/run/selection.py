@@ -41,7 +41,7 @@ from mission_gym.store.evals import (
 from mission_gym.store.rundir import RunDir
 
 Stop = Callable[[], bool]
-_PATH = "evaluation.eval_freq"
+EVAL_FREQ = "evaluation.eval_freq"
 _SHARE, _CHEAP_SHARE = 0.1, 0.4  # steps played per step trained
 _EVALUATING = 0.7  # part of them for evaluations; the rest is for the confirmation of the best
 _CONFIRMING = 0.4  # that rest, relative to the steps of the evaluations
@@ -53,7 +53,7 @@ _RECENT = 5  # evaluations whose lowest return counts if all further episodes ha
 
 def is_automatic(resolved: Resolved) -> bool:
     """Whether this module may raise eval_freq and delay evaluations: it was not given."""
-    return resolved.sources[_PATH].partition(" ")[0] == "auto"
+    return resolved.sources[EVAL_FREQ].partition(" ")[0] == "auto"
 
 
 def fit_freq(resolved: Resolved, spec: EnvSpec, episode_steps: float) -> Resolved:
@@ -62,7 +62,7 @@ def fit_freq(resolved: Resolved, spec: EnvSpec, episode_steps: float) -> Resolve
         return resolved
     settings = resolved.settled.evaluation
     wanted = math.ceil(settings.eval_episodes * episode_steps / _share(spec) / _ROUND) * _ROUND
-    return resolved if wanted <= settings.eval_freq else resolved.with_values({_PATH: wanted}, "auto")
+    return resolved if wanted <= settings.eval_freq else resolved.with_values({EVAL_FREQ: wanted}, "auto")
 
 
 def is_affordable(spec: EnvSpec, *, played: int, cost: float, trained: int, total: int) -> bool:

@@ -7,14 +7,14 @@ used up, goal reached, signal, the caller's break, or an exception.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from mission_gym.check.devices import explain_memory
 from mission_gym.config.layers import Resolved
 from mission_gym.data import Progress
-from mission_gym.errors import DiskError, MissionGymError, RunGoneError, describe
+from mission_gym.errors import DiskError, MissionGymError, RunGoneError, UsageError, describe, nearest
 from mission_gym.learner import loop, overlap
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.loop import StopFlag, newest
@@ -61,6 +61,8 @@ class Session(RunContext):
         super().__init__(run, resolved, environment, learner, collector, blocks, recorder, RunState())
         self.stop = StopFlag()
         self.has_begun = False
+        self.is_paused = False  # the caller has an update
+        self._unrecorded: Progress | None = None  # the update whose row is not written yet
         self._deadline: float | None = None  # of time.monotonic
         self.progression = Progression(config.env.curriculum, self.state, collector)
         self.saver = Saver(self)
@@ -79,6 +81,7 @@ class Session(RunContext):
         self.recorder.load_state(checkpoint.state_json["counters"]["recorder"], checkpoint.step)
         self.progression.restore(self.state, list_stages(checkpoint))
         restored = restore_snapshot(checkpoint, self.learner, self.collector, self.blocks)
+        self.learner.section = self.state.apply_settings(self.resolved).settled.algorithm
         self.rate.begin_at(self.learner.step)
         return restored
 
@@ -118,9 +121,15 @@ class Session(RunContext):
                     for progress in self.rate.follow(updates, overlaps=self.config.compute.overlap == "on"):
                         self.telemetry.see(progress)
                         with self.telemetry.clock.phase("record"):
-                            self._record(progress)
+                            self._count(progress)
+                        self._unrecorded = progress
+                        try:
+                            self.is_paused = True
+                            yield progress
+                        finally:  # the row has the numbers that the caller logs, even if it leaves the loop
+                            self.is_paused = False
+                            self._record()
                         self._between_updates()
-                        yield progress
                         if self._ended() or self._out_of_time():
                             break
                 self._finish()
@@ -236,17 +245,48 @@ class Session(RunContext):
             leave(self.environment.backend)
         self.environment = replace(self.environment, companion=None)
 
-    def _record(self, progress: Progress) -> None:
-        """Count the update, and write a row if one is due."""
-        recorder, state = self.recorder, self.state
-        recorder.add_episodes(progress.episodes)
-        state.env_failures += sum(episode.failed for episode in progress.episodes)
+    def save(self) -> bool:
+        """Write a checkpoint between two updates; False, with a warning, if the disk refuses it."""
+        self._record()  # a resume does not repeat this update
+        return self._save()
+
+    def set_values(self, values: Mapping[str, float]) -> None:
+        """Replace scheduled values of the algorithm from the next update on, in place of their schedules."""
+        known = self.config.algorithm.SCHEDULED
+        if wrong := next((name for name in values if name not in known), None):
+            raise UsageError(
+                f"{wrong!r} can't be set while training{nearest(wrong, known)}; update.set takes"
+                f" {', '.join(known)}, and mg.branch changes other values"
+            )
+        state = replace(self.state, settings=self.state.settings | dict(values))
+        if state == self.state:
+            return
+        self.learner.section = state.apply_settings(self.resolved).settled.algorithm
+        self.state.settings = state.settings
+        self.recorder.emit("set", step=self.step, values=dict(values))
+        if self.saver.is_saved:  # a resume from this step must have them
+            self._save()
+
+    def _count(self, progress: Progress) -> None:
+        """Count the update and its episodes."""
+        self.recorder.add_episodes(progress.episodes)
+        self.state.env_failures += sum(episode.failed for episode in progress.episodes)
         self._count_cut(progress.num_cut or 0)
         self.progression.see(progress.episodes)
+
+    def _record(self) -> None:
+        """Write the row of the last update if one is due, once."""
+        if self._unrecorded is not None:
+            progress, self._unrecorded = self._unrecorded, None
+            with self.telemetry.clock.phase("record"):
+                self._add_row(progress)
+
+    def _add_row(self, progress: Progress) -> None:
+        recorder, state = self.recorder, self.state
         interval = self.config.run.log_interval
         if progress.update % interval == 0 or progress.step >= self.config.run.timesteps:
             metrics = recorder.rolling() | self.collector.metrics() | progress.metrics
-            metrics |= self.progression.metrics(progress.step)
+            metrics |= self.progression.metrics(progress.step) | recorder.take_logged()
             metrics |= {
                 "time/iterations": progress.update,
                 "time/fps": self.rate.overall(progress.step),

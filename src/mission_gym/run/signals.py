@@ -18,6 +18,14 @@ WARNINGS = ("SIGUSR1", "SIGUSR2")  # before a cluster takes the machine; without
 _MAY_BE_IGNORED = ("SIGHUP", *WARNINGS)  # not on Windows
 
 
+def raise_interrupt(stop: StopFlag) -> None:
+    """Raise KeyboardInterrupt after Ctrl-C, and SystemExit with code 130 after another signal."""
+    if stop.reason == "SIGINT":
+        raise KeyboardInterrupt
+    if stop.reason in STOP_SIGNALS:
+        raise SystemExit(130)
+
+
 @contextmanager
 def stop_on_signals(stop: StopFlag, names: Sequence[str] = STOP_SIGNALS) -> Iterator[None]:
     """Set `stop.reason` on a signal; does nothing outside the main thread. An ignored signal, such as SIGHUP

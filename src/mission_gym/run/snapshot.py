@@ -60,11 +60,21 @@ class RunState:
     eval_steps: int = 0  # played in evaluations
     goal_checks: int = 0  # times that the goal was checked on further seeds
     cut_sequences: int = 0
+    settings: dict[str, float] = field(default_factory=dict)  # that replace scheduled values, by name
     curriculum: StageState | None = None
 
     def document(self) -> dict[str, Any]:
         """The counters as JSON; `read_run_state` reads them."""
         return asdict(self)
+
+    def apply_settings(self, resolved: Resolved) -> Resolved:
+        """The config with `settings` in place of the schedules of these values."""
+        if not self.settings:
+            return resolved
+        algo = resolved.config.run.algo
+        values: dict[str, Any] = {f"{algo}.{name}": value for name, value in self.settings.items()}
+        values |= {f"{algo}.{name}_final": None for name in self.settings}
+        return resolved.with_values(values, "update.set")
 
 
 _RUN_STATE = TypeAdapter(RunState)

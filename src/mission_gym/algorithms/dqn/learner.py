@@ -20,6 +20,7 @@ class DqnLearner(OffPolicyLearner):
     """See `learner.contract.Learner`. section: its hyperparameters, explained in docs/algorithms/dqn.md."""
 
     kernel: QKernel
+    section: DqnSection
     NUM_STATS = NUM_STATS
     NORM = GRAD_NORM
     REMEDY = "Lower learning_rate, scale the rewards or set loss=huber"
@@ -30,7 +31,6 @@ class DqnLearner(OffPolicyLearner):
         """options: those of `OffPolicyLearner`."""
         super().__init__(spec, section, layout, **options)
         self.kernel = kernel
-        self.section = section
         steps = max(1, round(section.exploration_fraction * options["total_steps"]))
         self._epsilon = Schedule(section.exploration_initial_eps, section.exploration_final_eps, steps)
         if section.exploration == "noisy":

@@ -70,6 +70,7 @@ class PpoLearner(Learner):
     """
 
     kernel: Kernel
+    section: SettledPpo
 
     def __init__(
         self,
