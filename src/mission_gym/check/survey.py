@@ -48,7 +48,7 @@ def check_contract(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
         more = f"; {num_more} more episodes failed" if num_more else ""
         first = survey.failures[0]
         raised = first.__cause__ is not None
-        fix = "fix the line that raised" if raised else "return what the message says is expected"
+        fix = "fix the line that raised" if raised else "return the value that the message expects"
         yield make_finding("contract", "broken", what=_locate(first) + more, fix=fix)
 
 
