@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOWEST := .venv-lowest
 
-.PHONY: demo test quick fuzz check fmt docs bench clean
+.PHONY: demo test quick lowest fuzz check fmt docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/mission-gym demo
@@ -13,6 +14,12 @@ test: $(STAMP)
 
 quick: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(PYTHON) tests/support/lowest_versions.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/pip install --quiet -c constraints.txt -c $(LOWEST)/constraints.txt -e . pytest
+	$(LOWEST)/bin/pytest tests/cli/test_main.py tests/vector/test_conformance.py tests/report/dashboard/test_server.py
 
 fuzz: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal tests/fuzz --fuzz-minutes 10
@@ -41,4 +48,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) $(LOWEST) build dist src/*.egg-info

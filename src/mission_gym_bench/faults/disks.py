@@ -24,6 +24,7 @@ from mission_gym_bench.faults.harness import (
     Command,
     FaultCase,
     Harness,
+    bind,
     fill,
     must,
     must_equal,
@@ -157,10 +158,10 @@ def _full_file(harness: Harness, name: str) -> None:
     """Only this file is on a full disk."""
     run = harness.copy_run()
     with small_disk(harness.folder / "disk", "64k") as disk:
-        shutil.move(run.path / name, disk / name)
-        (run.path / name).symlink_to(disk / name)
+        shutil.copy(run.path / name, disk / name)
         fill(disk)
-        harness.run("resume", str(run.path), "--timesteps", "640").expect(0)
+        with bind(disk / name, run.path / name):  # a link would be refused
+            harness.run("resume", str(run.path), "--timesteps", "640").expect(0)
         must(run.read_status()["state"] == "done", f"the status is {run.read_status()}")
 
 

@@ -127,7 +127,7 @@ def _edit(harness: Harness) -> None:
     (job,) = group.read_jobs().values()
     must(job.state == "done", f"it is {job.state}")
     ended = _start(harness, file).wait().expect(2)
-    must("was changed since it began" in ended.err, f"it printed: {ended.err}")
+    must("changed after it started" in ended.err, f"it printed: {ended.err}")
     must(len(list_runs(harness.runs_dir)) == 1, "it was started")
     harness.must_leave_nothing()
 

@@ -337,6 +337,16 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@contextlib.contextmanager
+def bind(source: Path, target: Path) -> Iterator[None]:
+    """Show a file in the place of another one; needs root."""
+    _mount(["--bind", str(source), str(target)])
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(target)], check=True)
+
+
 def _mount(words: Sequence[str]) -> None:
     program = shutil.which("mount")
     if program is None or subprocess.run([program, *words], capture_output=True).returncode:
