@@ -87,12 +87,12 @@ def test_predict_gives_actions_of_the_space(tmp_path: Path) -> None:
         obs, info = env.reset(seed=0)
         mask = info.get("action_mask")
         for deterministic in (True, False):
-            action, _ = policy.predict(obs, deterministic=deterministic, action_masks=mask)
+            action, _ = policy.predict(obs, deterministic=deterministic, mask=mask)
             assert env.action_space.contains(action)
             env.step(action)
             obs, mask = env.observe(), env.info().get("action_mask")
         masks = None if mask is None else {key: np.stack([each] * 3) for key, each in mask.items()}
-        actions, _ = policy.predict(np.stack([obs] * 3), action_masks=masks)
+        actions, _ = policy.predict(np.stack([obs] * 3), mask=masks)
         assert sorted(actions) == batch_keys
         assert gym.vector.utils.batch_space(env.action_space, 3).contains(actions)
 

@@ -91,7 +91,7 @@ def test_pictures_of_the_critic_alone(tmp_path: Path) -> None:
     run = mg.train("toys:DictMask", runs_dir=str(tmp_path), critic_keys="camera,colour", **SMALL)
     body = {"pose": np.zeros(3, np.float32), "switches": np.zeros(2, np.int8)}
     policy = mg.load(run.path)
-    action, _ = policy.predict({"body": body}, action_masks=np.array([0, 1, 0, 0, 1]))
+    action, _ = policy.predict({"body": body}, mask=np.array([0, 1, 0, 0, 1]))
     np.testing.assert_array_equal(action, [1, 1])
 
 

@@ -84,7 +84,7 @@ def test_a_run_is_evaluated_loaded_and_extended(tmp_path: Path) -> None:
     document = mg.Run(run.path).evaluate(episodes=3)
     assert document["episodes"] == 3
     policy = mg.load(run.path)
-    action, _ = policy.predict(np.array([0, 5]), action_masks=[[0, 0, 1], [1, 0, 0]])
+    action, _ = policy.predict(np.array([0, 5]), mask=[[0, 0, 1], [1, 0, 0]])
     assert action.tolist() == [2, 0]
     resume(run, timesteps=256)
     assert run.read_status()["step"] == 256

@@ -163,7 +163,7 @@ class LoadedPolicy:
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = True,
-        action_masks: Any = None,
+        mask: Any = None,
     ) -> tuple[Any, Any]:
         """The action for one observation or a batch of them, and the policy's state for the next call.
 
@@ -172,7 +172,7 @@ class LoadedPolicy:
         """
         leaves, single = self._read(observation)
         self._check(leaves)
-        mask = self._mask(observation, action_masks, () if single else (len(leaves[0]),))
+        mask = self._mask(observation, mask, () if single else (len(leaves[0]),))
         noise = None if deterministic else draw_noise(self.spec.action, self._rng, 1, len(leaves[0]))[0]
         inputs = self._arrange(leaves)
         initial = self._policy.initial_state(len(leaves[0]))
@@ -231,10 +231,10 @@ class LoadedPolicy:
         if given is None and self.spec.mask_key is not None:
             given = observation.get(self.spec.mask_key)
         if given is None:
-            raise UsageError("this policy was trained with action masks; pass action_masks= to predict")
+            raise UsageError("this policy was trained with action masks; pass mask= to predict")
         mask, shape = self._lay_out(given, batch), (*(batch or (1,)), self.spec.mask_size)
         if mask.size != math.prod(shape):
             raise UsageError(
-                f"action_masks= has shape {np.shape(mask)}, expected {self._lay_out.expected} per observation"
+                f"mask= has shape {np.shape(mask)}, expected {self._lay_out.expected} per observation"
             )
         return mask.astype(bool).reshape(shape)
