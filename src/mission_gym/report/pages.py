@@ -187,7 +187,7 @@ def _describe_lanes(document: Row) -> dict[str, Any]:
 
 
 def _describe_failed(run: RunDir, document: Row) -> dict[str, Any]:
-    """The panel `failed`: the first line of the cause, the place of an environment's failure, and the rest."""
+    """The panel `failed`: the first line of the cause, the failures of environments, and the rest."""
     cause, _, details = _CONTROL.sub("", document.get("cause") or "").partition("\n")
     kinds = document.get("failures") or []
     return {

@@ -99,8 +99,8 @@ class HeartbeatMonitor:
         self._numbers[ids] = 0
 
     def find_hung(self, worker: int) -> tuple[Heartbeat, str, float] | None:
-        """The step or reset of a worker that missed its deadline, a message, and when it began; None if there
-        is none."""
+        """The step or reset of a worker that missed its deadline, a message, and when it began; None if all
+        are in time."""
         ids, now = self._env_ids[worker], time.monotonic()
         rows = slice(ids.start, ids.stop)
         heartbeats, seen_at = self._shared.heartbeats[rows].copy(), self._seen_at[rows]
