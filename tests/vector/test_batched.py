@@ -152,8 +152,12 @@ class Walk(VectorEnv):
         last = self.position.copy()
         done = np.abs(last[:, 0]) > 2
         self.position[done] = 0.0
-        infos = {**self.mask(), "final_obs": last, "reward_terms": {"distance": last[:, 0]}}
-        return self.position, last[:, 0], done, np.zeros_like(done), infos
+        infos = {
+            **self.mask(),
+            "final_obs": last.astype(np.float32),
+            "reward_terms": {"distance": last[:, 0]},
+        }
+        return self.position.astype(np.float32), last[:, 0], done, np.zeros_like(done), infos
 
     def get_state(self):
         return {"position": self.position}

@@ -276,9 +276,10 @@ def step_often(vec: WorkersVec) -> None:
         vec.step(np.zeros(4, int))
 
 
-def test_not_a_number_is_handed_on_for_the_learner_to_judge() -> None:
-    with make({1: {"kind": "nan"}}) as vec:
-        assert np.isnan(play(vec, 3)[2].obs[0][1, 1])
+def test_not_a_number_is_refused_with_its_place() -> None:
+    match = r"environment 1, seed \d+, episode 0, step 3: the observation has nan at index \[1\]"
+    with make({1: {"kind": "nan"}}) as vec, pytest.raises(EnvContractError, match=match):
+        play(vec, 3)
 
 
 def test_close_that_raises_or_hangs_is_noted_and_ended() -> None:

@@ -47,7 +47,7 @@ from mission_gym.procs import BoundedLog, Child, CompanionNeeded, Link, dump_obj
 Announce = Callable[[str], None]  # is called with the next part, as in "while ..."
 BUDGET_S = 10.0
 SILENT_S = 300.0  # for one part: a first reset may take that long, and the others end after seconds
-PATIENCE_S = 10.0  # then the check reports the call that it waits for
+PATIENCE_S = 10.0  # then a message names the part that is awaited
 _RECORDING = 0.4  # share of the budget; the later checks have theirs in the table below
 _LOOP_S, _BLOCKED = 0.3, 0.5  # seconds to step coroutines, and the share of blocked time that is too much
 _AGREES = "Gymnasium's own checker agrees"
@@ -64,7 +64,7 @@ _NOISE = (
 def check_in_subprocess(request: EnvRequest, say: Callable[[str], None] = lambda text: None) -> list[Finding]:
     """Run `check_environment` in a child process; for a trusted environment in this one, which is faster.
 
-    say: called with the name of a call that takes long.
+    say: shows the user the part that takes long.
     """
     if names_trusted(request):
         return check_environment(request)

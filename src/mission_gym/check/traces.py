@@ -68,9 +68,7 @@ class Survey:
     highs: list[Array] = field(default_factory=list)
     legal: Array | None = None  # bool [M]: at least once
     always_legal: Array | None = None
-    not_finite: str = ""  # where a value was first not finite
     outside: str = ""  # the first observation outside its space
-    outside_hurts: bool = False  # it is a category or a bit, not a real number
     rewards: list[float] = field(default_factory=list)
     reset_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
@@ -117,6 +115,7 @@ def record(
             try:
                 start = perf_counter()
                 slot.reset(number)
+                slot.check_values()
                 survey.reset_s.append(perf_counter() - start)
                 trace.steps.append(StepRecord(digest(slot.obs, spec)))
                 note()
@@ -140,14 +139,13 @@ def _record_steps(
         action = to_action(stored, spec)
         start = perf_counter()
         made = slot.step(action)
+        slot.check_values()
         survey.step_s.append(perf_counter() - start)
         trace.actions.append(stored)
         trace.steps.append(record_step(slot, spec, made))
         terminated, reward = trace.steps[-1].terminated, float(np.sum(made[0]))
         survey.rewards.append(reward)
         note()
-        if not np.isfinite(reward) and not survey.not_finite:
-            survey.not_finite = f"the reward is {reward} at seed {slot.seed}, step {slot.steps}"
     if slot.ended:
         trace.episode = slot.finish(terminated)
 
@@ -259,18 +257,10 @@ def _note_values(survey: Survey, slot: EnvSlot, spec: EnvSpec, leaf_spaces: tupl
         survey.highs = [np.fmax(*pair) for pair in zip(survey.highs or leaves, leaves, strict=True)]
         for leaf, leaf_spec, space in zip(leaves, spec.leaves, leaf_spaces, strict=True):
             name = name_leaf(leaf_spec.name)
-            wrong = ~np.isfinite(leaf)
-            if wrong.any():
-                if not survey.not_finite:
-                    index = np.argwhere(wrong)[0].tolist()
-                    survey.not_finite = f"{name} has {leaf[wrong][0]} at index {index}, {where}"
-            elif (
-                survey.outside or leaf_spec.is_converted
-            ):  # converted values were checked when they were read
+            if survey.outside or leaf_spec.is_converted:  # converted values were checked when they were read
                 continue
-            elif not space.contains(leaf) and not _is_rounding(leaf, space):
+            if not space.contains(leaf) and not _is_rounding(leaf, space):
                 survey.outside = f"{name} is outside {space} {where}: {_show_outside(leaf, space)}"
-                survey.outside_hurts = leaf_spec.kind in ("categories", "binary")
 
 
 def _is_rounding(leaf: Array, space: Any) -> bool:

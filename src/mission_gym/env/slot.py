@@ -365,13 +365,9 @@ class EnvSlot:
     def _failure(self, call: str, what: str, error: BaseException) -> EnvFailure:
         """Return an error with its facts. call: the one that raised `error`."""
         failure = EnvFailure(f"{self._where()}: {what}")
-        failure.facts = self._list_facts() | {
-            "call": call,
-            "kind": type(error).__name__,
-            "what": describe(error),
-            "line": find_line(error),
-            "trace": "".join(traceback.format_exception(error)),
-        }
+        trace = "".join(traceback.format_exception(error))
+        cause = {"kind": type(error).__name__, "what": describe(error), "line": find_line(error)}
+        failure.facts = self._list_facts() | cause | {"call": call, "trace": trace}
         return failure
 
     def _list_facts(self) -> dict[str, Any]:

@@ -94,6 +94,7 @@ def describe_panels(
         "time": _describe_phases(sum_phases(rows, whole_s)) | {"is_estimate": whole_s is not None},
         "timeline": lanes,
         "episodes": {"episodes": read_episodes(run)},
+        "failed": _describe_failed(run, document),
         "failures": _describe_failures(run, document, problems),
         "videos": {"videos": list_videos(run)},
         "commands": {"commands": list_commands(run, document)},
@@ -185,17 +186,37 @@ def _describe_lanes(document: Row) -> dict[str, Any]:
     }
 
 
+def _describe_failed(run: RunDir, document: Row) -> dict[str, Any]:
+    """The panel `failed`: the first line of the cause, the failures of environments, and the rest."""
+    cause, _, details = _CONTROL.sub("", document.get("cause") or "").partition("\n")
+    kinds = document.get("failures") or []
+    return {
+        "failure": cause,
+        "place": "; ".join(f"{kind['text']}: {kind['place']}" for kind in kinds),
+        "repros": _list_repros(run),
+        "details": details,
+    }
+
+
+def _list_repros(run: RunDir) -> list[str]:
+    """The commands that replay the failures of environments."""
+    paths = sorted(run.path.glob("repro-env*-episode*.json"))
+    return [f"mission-gym check --repro {shlex.quote(show_path(path))}" for path in paths]
+
+
 def _describe_failures(run: RunDir, document: Row, problems: list[str]) -> dict[str, Any]:
     cause = document.get("cause") or ""
-    repros = sorted(run.path.glob("repro-env*-episode*.json"))
     return {
         "failures": document.get("env_failures"),
         "restarts": document.get("worker_restarts"),
         "cause": _CONTROL.sub("", cause) if document.get("state") == "failed" else "",
+        "kinds": document.get("failures") or [],
         "problems": problems,
-        "repros": [f"mission-gym check --repro {shlex.quote(show_path(path))}" for path in repros],
+        "repros": _list_repros(run),
         "output": _read_lines(run.env_output),
-        "warnings": [line for line in _read_lines(run.log_txt, 1000) if " warning " in line][-20:],
+        "warnings": [
+            line for line in _read_lines(run.log_txt, 1000) if " warning " in line or " failure " in line
+        ][-20:],
     }
 
 

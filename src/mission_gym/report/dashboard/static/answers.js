@@ -16,6 +16,9 @@ export function showAnswers() {
   const share = status.total ? Math.min(1, (status.step || 0) / status.total) : 0;
   byId("progress").setAttribute("aria-valuenow", Math.round(100 * share));
   byId("progress").firstElementChild.value = share;
+  const failed = state === "failed";
+  byId("failure").hidden = !failed;
+  byId("answers").hidden = byId("alarms").hidden = failed;
   answerLearning();
   answerWinning();
   showAlarms();

@@ -21,6 +21,7 @@ function show() {
   byId("empty").hidden = there;
   put(byId("empty"), `No rows yet: the first one follows the first update. The run is ${run.status.state || "unknown"}.`);
   put(byId("sampled"), run.isSample && !run.detail ? "a sample of a long run; zoom in for every row" : "");
+  for (const id of ["episodes", "learning-metrics", "machine-use"]) byId(id).hidden = !there; // no headings over nothing
   showAnswers();
   if (!there) return;
   view.byTime = board.byTime;
