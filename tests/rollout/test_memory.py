@@ -147,6 +147,7 @@ def test_predict_takes_and_returns_memory(spec: EnvSpec) -> None:
         step=0,
         policy=CountingPolicy(),
         config=resolve("Env-v0", {}).config,
+        run=None,
     )
     policy = LoadedPolicy(opened)
     action, state = policy.predict(np.zeros(1, np.float32))
