@@ -44,7 +44,7 @@ def test_the_environment_that_gave_the_least_data_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("lost", "restarts", "line"),
-    [(0, 0, None), (3, 0, "3 of environments; 0 workers replaced"), (2, 1, "2 of environments; 1 workers")],
+    [(0, 0, None), (3, 0, "3 episodes lost, 0 workers replaced"), (2, 1, "2 episodes lost, 1 workers")],
 )
 def test_failures_are_shown_if_there_are_any(lost, restarts, line, tmp_path):
     run = RunDir.create(tmp_path, "run")
