@@ -92,7 +92,9 @@ def test_a_failing_environment_is_exit_3_with_its_own_traceback(tmp_path, capsys
     assert main(["train", "toys:Faulty", *args, *fault]) == 3
     message = "environment 0, seed .* step 4: step\\(\\) raised RuntimeError: the simulator fell over"
     err = capsys.readouterr().err
-    assert re.search(f"^failed: EnvFailure: {message}", err, re.MULTILINE)
+    assert re.search(f"^mission-gym: {message}", err, re.MULTILINE)
+    assert re.search(r"^failed at step \d+$", err, re.MULTILINE)
+    assert "steps/s of training" not in err
     assert re.search(f"^mission-gym: {message}", err, re.MULTILINE)
 
 

@@ -47,7 +47,11 @@ def check_contract(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
         more = f"; {num_more} more episodes failed" if num_more else ""
         first = survey.failures[0]
         raised = first.__cause__ is not None
-        fix = "fix the line that raised" if raised else "return the expected value"
+        fix = (
+            "fix the line that raised"
+            if raised
+            else "the message names the rule; change the environment at this seed and step"
+        )
         yield make_finding("contract", "broken", what=_locate(first) + more, fix=fix)
 
 

@@ -26,8 +26,7 @@ class FailureKind:
 
     text: str  # of the first one: KeyError: 'price' at shop.py:41
     place: str  # of the first one: environment 3, seed 17, step 41
-    call: str
-    env_index: int | None
+    env_ids: set[int]  # environments that failed
     is_hung: bool
     repro: Path | None
     count: int = 0
@@ -95,7 +94,8 @@ class FailureLog:
         for kind in self._kinds.values():
             if kind.is_hung:
                 what, _, line = kind.text.partition(" at ")
-                what = what.replace("()", f"() of environment {kind.env_index}", 1)
+                whose = f"environment {min(kind.env_ids)}" if len(kind.env_ids) == 1 else "environments"
+                what = what.replace("()", f"() of {whose}", 1)
                 texts.append(f"{what}, {_show_times(kind.count)}{f' ({line})' if line else ''}")
         return "; ".join(texts)
 
@@ -112,8 +112,9 @@ class FailureLog:
                 self._output(f"{place}: {text}\n{trace.rstrip()}\n".encode())
             repro = self._save(failure)
             is_hung = facts.get("kind") == HUNG
-            call, env_index = facts.get("call", ""), facts.get("env_index")
-            self._kinds[key] = FailureKind(text, place, call, env_index, is_hung, repro)
+            self._kinds[key] = FailureKind(text, place, set(), is_hung, repro)
+        if "env_index" in facts:
+            self._kinds[key].env_ids.add(facts["env_index"])
         self._kinds[key].count += 1
         return self._kinds[key]
 
