@@ -403,5 +403,5 @@ def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:
     """
     if spec.agents:
         return list(np.array(actions, spec.action.dtype).reshape(-1, *spec.step_shape))
-    copy = None if spec.action.shape == () else True
-    return list(np.array(actions, spec.action.dtype, copy=copy))
+    make = np.asarray if spec.action.shape == () else np.array  # an environment may keep a row
+    return list(make(actions, spec.action.dtype))
