@@ -106,6 +106,26 @@ def test_a_run_appears_and_grows_without_a_reload(
     tab.check()
 
 
+def test_a_failure_takes_the_place_of_the_four_answers(
+    browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
+) -> None:
+    kind = {
+        "text": "KeyError: 'price' at shop.py:41",
+        "place": "environment 3, seed 17, step 41",
+        "count": 16,
+    }
+    hand_run.dir.write_status(state="failed", cause="EnvFailure: it broke\nTraceback", failures=[kind])
+    (hand_run.dir.path / "repro-env3-episode0.json").write_text("{}")
+    tab = Tab(browser, serve(tmp_path))
+    tab.open(f"/run/{hand_run.name}")
+    tab.page.wait_for_selector("#failure:visible")
+    shown = tab.page.text_content("#failure")
+    for text in ("EnvFailure: it broke", kind["text"], kind["place"], "check --repro", "Traceback"):
+        assert text in shown
+    assert not any(tab.page.is_visible(f"#{id}") for id in ("answers", "alarms"))
+    tab.check()
+
+
 def test_every_stage_in_view_is_named(
     browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
 ) -> None:

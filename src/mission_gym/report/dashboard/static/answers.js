@@ -12,7 +12,7 @@ export function showAnswers() {
   badge.className = `badge ${state}`;
   put(badge, alive && state !== "silent" ? status.phase || state : state);
   badge.title = `heartbeat ${ago(status.heartbeat)}`;
-  put(byId("cause"), [(status.cause || "").split("\n")[0], alive ? `heartbeat ${ago(status.heartbeat)}` : null].filter(Boolean).join("; ") || "\u00a0");
+  put(byId("cause"), [state === "failed" ? null : (status.cause || "").split("\n")[0], alive ? `heartbeat ${ago(status.heartbeat)}` : null].filter(Boolean).join("; ") || "\u00a0");
   const share = status.total ? Math.min(1, (status.step || 0) / status.total) : 0;
   byId("progress").setAttribute("aria-valuenow", Math.round(100 * share));
   byId("progress").firstElementChild.value = share;

@@ -19,7 +19,7 @@ const board = new Board((zoom) => {
 function show() {
   const there = run.columns.step.length > 0;
   byId("empty").hidden = there;
-  put(byId("empty"), `No rows yet: the first one follows the first update. The run is ${run.status.state || "unknown"}.`);
+  put(byId("empty"), run.status.state === "failed" ? "No rows: the run failed before its first update." : `No rows yet: the first one follows the first update. The run is ${run.status.state || "unknown"}.`);
   put(byId("sampled"), run.isSample && !run.detail ? "a sample of a long run; zoom in for every row" : "");
   for (const id of ["episodes", "learning-metrics", "machine-use"]) byId(id).hidden = !there; // no headings over nothing
   showAnswers();
