@@ -157,7 +157,7 @@ def find_range(leaf: LeafSpec) -> tuple[Array, Array] | None:
     for other leaves."""
     if leaf.kind == "binary" and np.dtype(leaf.dtype).kind in "iu":
         return np.array([0]), np.array([1])
-    if leaf.kind != "categories":
+    if leaf.kind != "categories" or not leaf.nvec:  # a bare spec has no sizes
         return None
     low = np.asarray(leaf.start, np.int64)
     high = np.full_like(low, np.iinfo(np.int64).max) if leaf.open_ended else low + np.asarray(leaf.nvec) - 1

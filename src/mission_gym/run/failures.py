@@ -49,7 +49,12 @@ class FailureLog:
         self._recorder, self._output, self._save, self._get_step = recorder, output, save, get_step
         self._kinds: dict[Any, FailureKind] = {}
         self._new: deque[MissionGymError] = deque()
+        self._thread: int | None = None  # of the session, once failures can be recorded
+
+    def open(self) -> None:
+        """Report the failures so far, and later ones at once: the session is complete."""
         self._thread = threading.get_ident()
+        self.flush()
 
     def add(self, failure: MissionGymError) -> None:
         """Report a failure after which the run continues: at once, or with the next `flush` if this is not

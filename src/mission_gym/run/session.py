@@ -69,6 +69,7 @@ class Session(RunContext):
         self.selection = Selection(self)
         self.telemetry = Telemetry(self, self.failures)
         self.status = StatusWriter(self, self.telemetry, self.progression)
+        self.failures.open()
 
     @property
     def rate(self) -> Rate:
