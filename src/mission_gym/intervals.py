@@ -161,10 +161,9 @@ def compare_means(ours: Values, theirs: Values) -> float | None:
 
     It is exact up to 8 against 8 values: the share of all ways to deal them out that differ as much.
     """
-    from scipy import stats
-
     if min(len(ours), len(theirs)) < MIN_SEEDS:
         return None
+    from scipy import stats
 
     def difference(first: Any, second: Any, axis: int) -> Any:
         return first.mean(axis=axis) - second.mean(axis=axis)
