@@ -122,5 +122,10 @@ def describe(error: BaseException) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the closest known name, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, cutoff=0.5)
+    if not close:
+        return ""
+    scores = {each: difflib.SequenceMatcher(None, each, name).ratio() for each in close}
+    best = min(close, key=lambda each: (-scores[each], names.index(each)))  # of equals the first
+    return f" (did you mean {best!r}?)"

@@ -27,7 +27,7 @@ LINES = {
     "--preset heavy --timesteps 50000000 --run-name production": (*HEAVY, "batched", 50_000_000),
     '--preset heavy --timesteps 50000000 --run-name "parallel-1"': (*HEAVY, "batched", 50_000_000),
     "--preset heavy --batch-size 2048 --network-arch \"512,512,256\"": (32, 256, 2048, 20, "batched", None),
-    "--preset heavy --batch-size auto": (32, 256, 256, 20, "batched", None),
+    "--preset heavy --batch-size auto": (32, 256, 2048, 20, "batched", None),
     '--timesteps 50000000 --n-envs 32 --n-steps-per-env 256 --subproc --network-arch "512,512,256"'
     " --n-epochs 20 --run-name my-experiment": (32, 256, 2048, 20, "workers", 50_000_000),
     "--timesteps 50M --n-envs 64 --subproc": (64, None, None, None, "workers", 50_000_000),

@@ -5,7 +5,6 @@ import json
 import pytest
 
 import mission_gym as mg
-from mission_gym import api
 from mission_gym.cli.main import main
 from mission_gym.report import html
 from mission_gym.store.resolve import list_runs
@@ -55,7 +54,7 @@ def test_a_run_that_was_long_enough_leaves_a_report(tmp_path, monkeypatch, capsy
     flags = ["--timesteps", "64", "--n-envs", "2", "--n-steps", "16", "--no-tensorboard", "--eval-freq", "0"]
     command = ["train", "toys:Identity", *flags, "--runs-dir", str(tmp_path)]
     assert main([*command, "--run-name", "short"]) == 0
-    monkeypatch.setattr(api, "_REPORT_S", 0.0)
+    monkeypatch.setattr("mission_gym.api_results._REPORT_S", 0.0)
     assert main([*command, "--run-name", "long"]) == 0
     assert "report: " in capsys.readouterr().err
     assert [run.name[:4] for run in list_runs(tmp_path) if (run.path / "report.html").exists()] == ["long"]
@@ -65,7 +64,7 @@ def test_a_report_that_fails_does_not_end_the_run(tmp_path, monkeypatch):
     def fail(runs):
         raise ZeroDivisionError("a curve")
 
-    monkeypatch.setattr(api, "_REPORT_S", 0.0)
+    monkeypatch.setattr("mission_gym.api_results._REPORT_S", 0.0)
     monkeypatch.setattr(html, "make_html", fail)
     with pytest.warns(UserWarning, match="no report was written: a curve"):
         run = mg.train(

@@ -195,7 +195,7 @@ def test_contradictions_are_refused() -> None:
         " remove one of them, or train without stages with --no-curriculum [flag --env-kwargs]"
     )
     assert refuse({"eval_stage": "bots=3"}) == (
-        "eval_stage=bots=3 is not a stage (did you mean 'bots=2'?); use last or one of 1 (bots=1), 2 (bots=2)"
+        "eval_stage=bots=3 is not a stage (did you mean 'bots=1'?); use last or one of 1 (bots=1), 2 (bots=2)"
         " [flag --eval-stage]"
     )
     apply_rules(resolve("CartPole-v1", {"curriculum": TWO, "env_kwargs": {"size": 2}, "eval_stage": "1"}))

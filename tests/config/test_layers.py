@@ -76,10 +76,10 @@ def test_all_problems_come_in_one_error(tmp_path: Path) -> None:
         "this is not valid YAML: anchors and aliases such as 'a' are not read in line 1; correct it"
         " [--set run.notes]",
         "'gamma' is not a known field (did you mean 'ppo.gamma'?); correct the name [--set gamma]",
-        "'pop' is not a section (did you mean 'ppo'?); the sections are env, vector, ppo, dqn, policy,"
-        f" compute, evaluation, checkpoints, run [config {file}]",
-        "'gamma' is not a section; write the field below `ppo:`; the sections are env, vector, ppo, dqn,"
+        "'pop' is not a section (did you mean 'ppo'?); the sections are env, vector, ppo, dqn, sac,"
         f" policy, compute, evaluation, checkpoints, run [config {file}]",
+        "'gamma' is not a section; write the field below `ppo:`; the sections are env, vector, ppo, dqn,"
+        f" sac, policy, compute, evaluation, checkpoints, run [config {file}]",
         f"section 'vector' holds 5; write its fields below it [config {file}]",
         f"'ppo.gama' is not a known field (did you mean 'ppo.gamma'?); correct the name [config {file}]",
         "preset 'fats' is unknown (did you mean 'fast'?); choose one of fast, heavy, beast, max-gpu, gpu,"

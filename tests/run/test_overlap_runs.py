@@ -11,7 +11,7 @@ import pytest
 import mission_gym as mg
 from mission_gym.cli.main import main
 from mission_gym.config.rules import apply_rules
-from mission_gym.errors import ConfigError, EnvContractError, NotFiniteError, WorkerDied
+from mission_gym.errors import ConfigError, EnvContractError, WorkerDied
 from mission_gym.plan.setups import choose_overlap
 from mission_gym.run.build import algorithm_of
 from mission_gym.run.config import resolve
@@ -77,7 +77,7 @@ def test_workers_beyond_recovery_fail_the_run_with_its_checkpoint_kept(tmp_path:
 @pytest.mark.parametrize(
     ("fail", "error", "match"),
     [
-        ("nan", NotFiniteError, r"observation leaf 0 of environment \d is nan at step"),
+        ("nan", EnvContractError, r"environment \d, seed \d+, .*the observation has nan at index"),
         ("shape", EnvContractError, "shape"),
     ],
 )

@@ -72,7 +72,7 @@ class Home:
             path.mkdir()
         (self.elsewhere / "trap.py").write_text(TRAP.format(canary=str(self.canary)))
         with quiet(), self.standing_in(self.pristine, measuring=True):
-            self._train("parent", 128, n_steps=32)
+            self._train("parent", 192, n_steps=32)
             flags = ["--run-name", "child", "--gamma", "0.9", "--runs-dir", str(self.pristine / "runs")]
             assert main(["branch", "parent@64", *flags, "--timesteps", "128"]) == 0
             self._drop_stamps()
@@ -82,7 +82,7 @@ class Home:
             _write_parts(self.pristine)
 
     def _train(self, name: str, step: int, **flags: Any) -> None:
-        """A run that was stopped there."""
+        """A run that was stopped there, before the evaluation of that step."""
         runs_dir = str(self.pristine / "runs")
         for update in mg.iterate(ENV_ID, runs_dir=runs_dir, run_name=name, timesteps=512, **SMALL, **flags):
             if update.step >= step:

@@ -247,3 +247,16 @@ def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ..
         declared = f'metadata["outcomes"]={list(outcomes)}'
         raise EnvContractError(f'{env_id}: metadata["main_outcome"]={main!r} is not in {declared}')
     return tuple(outcomes), main
+
+
+def find_announce(env: Env) -> Callable[[Any], None] | None:
+    """Return the method that announces an action, for games that share a process; None below a wrapper that
+    may change actions."""
+    while isinstance(env, gym.Wrapper):
+        plain = (gym.ObservationWrapper, gym.RewardWrapper, TimeLimit)
+        known = [kind.step for kind in plain]
+        if not isinstance(env, plain) or type(env).step not in known:
+            return None
+        env = env.env
+    announce: Callable[[Any], None] | None = getattr(env, "announce_action", None)
+    return announce

@@ -13,17 +13,15 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any, NoReturn
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.wrappers import TimeLimit
 from numpy import ndarray  # a lookup in NumPy takes a tenth of the time of a cheap step
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.blame import find_line
 from mission_gym.env.contract import TERMS, Contract, check_outcome, read_metrics, show_short
-from mission_gym.env.factory import Env, Factory
-from mission_gym.env.probe import MASK_METHOD
+from mission_gym.env.factory import Factory
+from mission_gym.env.probe import MASK_METHOD, find_announce
 from mission_gym.env.resume import (
     REPLAY_BUDGET_S,
     SlotState,
@@ -96,7 +94,7 @@ class EnvSlot:
         self.env = self._factory()
         step, decode = self.env.step, self._decode
         self._step: Callable[[Any], Any] = step if decode is None else lambda row: step(decode(row))
-        self._announce = _find_announce(self.env)
+        self._announce = find_announce(self.env)
         self._mask_method = self.env.get_wrapper_attr(MASK_METHOD) if spec.mask_source == "method" else None
         spaces = (self.env.observation_space, self.env.action_space)
         if spaces != (spec.observation_space, spec.action_space):
@@ -380,19 +378,6 @@ class EnvSlot:
             "actions": None if self._actions is None else np.asarray(self._actions).tolist(),
             "stage": self.curriculum_stage,
         }
-
-
-def _find_announce(env: Env) -> Callable[[Any], None] | None:
-    """Return the method that announces an action, for games that share a process; None below a wrapper that
-    may change actions."""
-    while isinstance(env, gym.Wrapper):
-        plain = (gym.ObservationWrapper, gym.RewardWrapper, TimeLimit)
-        known = [kind.step for kind in plain]
-        if not isinstance(env, plain) or type(env).step not in known:
-            return None
-        env = env.env
-    announce: Callable[[Any], None] | None = getattr(env, "announce_action", None)
-    return announce
 
 
 def action_rows(spec: EnvSpec, actions: Array) -> list[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, get_args
 
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
@@ -60,23 +59,6 @@ def make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
 def view_plan(plan: Document) -> RenderableType:
     """The facts of a plan with their reasons."""
     return make_pairs([(fact["name"], fact["value"], fact["reason"]) for fact in plan["facts"]])
-
-
-def view_metrics(row: Document) -> RenderableType:
-    """The sections of a row of progress.csv that Stable-Baselines3 prints, in its form."""
-    table = Table(show_header=False, box=box.ASCII)
-    table.add_column()
-    table.add_column(justify="right")
-    section = ""
-    for name, value in sorted(row.items()):
-        head, _, tail = name.partition("/")
-        if head not in ("rollout", "time", "train") or not isinstance(value, int | float):
-            continue
-        if head != section:
-            table.add_row(f"{head}/", "")
-            section = head
-        table.add_row(f"  {tail}", show_number(value))
-    return table
 
 
 def view_wrappers(rows: Sequence[Document]) -> RenderableType:

@@ -13,14 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
+from mission_gym.report.formats import show_number
 from mission_gym.report.groups import describe_jobs, show_counts, view_jobs
 from mission_gym.report.screen.streams import PatientStream, inert
-from mission_gym.report.tables import view_metrics
 from mission_gym.report.terminal import Event, RunView
 from mission_gym.store.files import to_json
 from mission_gym.store.groups import GroupDir, Job
@@ -120,6 +122,23 @@ class Screen(_LiveView):
         elif now - self._shown_at >= _RUN_S:
             self._shown_at = now
             self._console.print(Text(self._view.show_progress()), soft_wrap=not self._console.is_terminal)
+
+
+def view_metrics(row: Mapping[str, Any]) -> RenderableType:
+    """The sections of a row of progress.csv that Stable-Baselines3 prints, in its form."""
+    table = Table(show_header=False, box=box.ASCII)
+    table.add_column()
+    table.add_column(justify="right")
+    section = ""
+    for name, value in sorted(row.items()):
+        head, _, tail = name.partition("/")
+        if head not in ("rollout", "time", "train") or not isinstance(value, int | float):
+            continue
+        if head != section:
+            table.add_row(f"{head}/", "")
+            section = head
+        table.add_row(f"  {tail}", show_number(value))
+    return table
 
 
 class JobsScreen(_LiveView):
