@@ -21,8 +21,7 @@ from games import game, make_walk, processes
 from mission_gym.bridge import BridgeEnv
 from mission_gym.bridge.pool import EnginePool
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.env.probe import probe
-from mission_gym.env.slot import _find_announce
+from mission_gym.env.probe import find_announce, probe
 from mission_gym.env.stages import Stages, StageVariant
 from mission_gym.errors import UsageError
 from mission_gym.vector.record import VectorOptions
@@ -135,8 +134,8 @@ def test_a_wrapper_that_may_change_actions_is_stepped_alone() -> None:
     from gymnasium.wrappers import TransformAction
 
     env = BridgeEnv(WALK)
-    assert _find_announce(TimeLimit(env, 5)) == env.announce_action
-    assert _find_announce(TransformAction(env, lambda action: 1 - action, None)) is None
+    assert find_announce(TimeLimit(env, 5)) == env.announce_action
+    assert find_announce(TransformAction(env, lambda action: 1 - action, None)) is None
     env.close()
 
 
