@@ -122,7 +122,7 @@ def test_a_failure_takes_the_place_of_the_four_answers(
     shown = tab.page.text_content("#failure")
     for text in ("EnvFailure: it broke", kind["text"], kind["place"], "check --repro", "Traceback"):
         assert text in shown
-    assert not any(tab.page.is_visible(f"#{id}") for id in ("answers", "alarms", "episodes", "machine-use"))
+    assert not any(tab.page.is_visible(f"#{id}") for id in ("answers", "alarms"))
     tab.check()
 
 
