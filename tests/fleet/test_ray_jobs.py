@@ -52,7 +52,7 @@ def mark():
     yield Path("/nowhere/at/all"), ""
 
 job_proxy._mark = mark
-sys.exit(job_proxy.main(sys.argv[3:]))
+sys.exit(job_proxy.main(sys.argv[4:]))
 """
 _SMALL = (
     "--n-envs=2",

@@ -157,9 +157,8 @@ def _start(companion: Companion, previous: Kwargs | None) -> tuple[Child, Kwargs
         stack = child.read_stack()
         raise WorkerTimeout(f"{name} reported nothing for {_START_S:.0f} s; its stack:\n{stack}")
     except WorkerDied as error:
-        output = child.tail()
-        child.end()
-        raise WorkerDied(f"{name} {child.describe_end()}; its last output:\n{output}") from error
+        child.end()  # waits for the end of its output
+        raise WorkerDied(f"{name} {child.describe_end()}; its last output:\n{child.tail()}") from error
     except BaseException:
         child.end()
         raise
