@@ -44,9 +44,18 @@ def test_an_auto_batch_is_a_quarter_of_the_rollout(n_envs: int, n_steps: int, ba
     assert apply_rules(resolve("Env-v0", flags))[0].config.algorithm.batch_size == batch
 
 
-def test_short_runs_keep_their_minimums() -> None:
+@pytest.mark.parametrize(
+    ("timesteps", "eval_freq"), [(2048, 409), (61_440, 12_288), (512_000, 20_000), (2_048_000, 40_960)]
+)
+def test_short_runs_are_evaluated_five_times_and_long_ones_fifty_times(
+    timesteps: int, eval_freq: int
+) -> None:
+    config = apply_rules(resolve("Env-v0", {"timesteps": timesteps}))[0].config
+    assert config.evaluation.eval_freq == eval_freq
+
+
+def test_short_runs_keep_the_minimum_between_checkpoints() -> None:
     config = apply_rules(resolve("Env-v0", {"timesteps": 2048}))[0].config
-    assert config.evaluation.eval_freq == 20_000
     assert config.checkpoints.checkpoint_freq == 20_000
 
 

@@ -86,25 +86,25 @@ def test_evaluations_wait_until_they_are_a_tenth_of_the_steps(tmp_path: Path) ->
     said: list[dict[str, Any]] = []
     with start(tmp_path, said) as session:
         run = drain(session)
-    # 64 steps without an end count as an episode of 64: 2 of them are 7 % of 1,829. They take 200.
+    # 16 steps of each without an end count as an episode of 32: 2 are 7 % of 915. They take 200.
     stored = read_stored(run.config_yaml)["evaluation.eval_freq"]
-    assert stored == (1829, "auto")
+    assert stored == (915, "auto")
     assert evaluated(run) == [2880, 5760, 8576, 12_032]
     assert counters(run)["eval_steps"] == 800
     plan = next(event for event in said if event["event"] == "plan")["time/plan"]
     fact = next(fact for fact in plan["facts"] if fact["name"] == "evaluations")
-    assert fact["value"] == "7"
-    assert fact["reason"].startswith("2 episodes every 1,829 steps: about ")
+    assert fact["value"] == "13"
+    assert fact["reason"].startswith("2 episodes every 915 steps: about ")
 
 
 def test_what_was_settled_is_what_the_run_keeps_everywhere(tmp_path: Path) -> None:
     with start(tmp_path, timesteps=640) as session:
         run = drain(session)
     config = read_config(run.config_yaml).config
-    assert config.evaluation.eval_freq == session.config.evaluation.eval_freq == 1829
+    assert config.evaluation.eval_freq == session.config.evaluation.eval_freq == 915
     assert read_lineage(run).config_hash == config_hash(config)
     last = load_checkpoint(list_checkpoints(run.checkpoints)[-1].path)
-    assert last.state_json["config"]["evaluation.eval_freq"] == 1829
+    assert last.state_json["config"]["evaluation.eval_freq"] == 915
     assert evaluated(run) == [640]  # the last one is made in any case
 
 

@@ -16,7 +16,7 @@ from mission_gym.errors import ConfigError, UsageError
 
 DEFAULT_ENVS = 8  # for n_envs=auto without a plan
 _MAX_METRIC_ROWS = 1000
-_MIN_EVAL_FREQ = 20_000
+_MIN_EVAL_FREQ, _NUM_EVALS = 20_000, 5  # steps in between; a short run gets this many evaluations
 
 
 def fix_num_envs(resolved: Resolved) -> Resolved:
@@ -135,7 +135,8 @@ def _fill_intervals(resolved: Resolved) -> Resolved:
     config = resolved.config
     timesteps, rollout = config.run.timesteps, config.rollout_size
     intervals = {
-        "evaluation.eval_freq": max(_MIN_EVAL_FREQ, timesteps // 50),  # `run/selection.py` may raise it
+        # `run/selection.py` may raise it.
+        "evaluation.eval_freq": max(min(_MIN_EVAL_FREQ, timesteps // _NUM_EVALS), timesteps // 50, 1),
         "checkpoints.checkpoint_freq": max(20_000, timesteps // 20, rollout),
         "run.log_interval": -(-timesteps // (rollout * _MAX_METRIC_ROWS)),
     }

@@ -184,8 +184,8 @@ class EvaluationSection(Section):
 
     eval_freq: WholeOrAuto = Field(
         "auto",
-        description="Steps between evaluations (0 disables them). auto: 20000 or timesteps/50, whichever is"
-        " larger, or more if evaluations would take over a tenth of the time.",
+        description="Steps between evaluations (0 disables them). auto: timesteps/50, but at least 20000"
+        " (timesteps/5 for short runs), and more if evaluations would take over a tenth of the time.",
     )
     eval_episodes: Whole = Field(20, ge=1, description="Episodes per evaluation.")
     eval_stage: str = Field(

@@ -28,6 +28,7 @@ from mission_gym.rollout.collector import ActingPolicy, BlockCollector
 from mission_gym.rollout.make import Collected
 from mission_gym.vector.record import Backend
 
+_UNENDED = 2.0  # length of an episode of which no end was seen, relative to the steps seen
 _PRIME_STEPS = 256  # transitions of the short block that primes the normalizer
 NUM_BLOCKS = 4  # blocks to time: other programs disturb some, and the first one loads libraries
 _MAX_TIMING_S = 2.0  # after which no further block is timed
@@ -74,7 +75,7 @@ class Collecting(NamedTuple):
     step_s: float  # seconds of collecting a transition, the median over repetitions
     obs: Leaves  # each [N, ...], or frames [M, ...]; primes a learner's statistics
     num_failed: int  # episodes that failed
-    episode_steps: float  # mean length over all agents; the whole block if no episode ended
+    episode_steps: float  # mean length over all agents; an estimate if no episode ended
 
 
 def measure_collect(
@@ -104,7 +105,11 @@ def measure_collect(
     collector.start()
     collector.clock.take()  # does not count for the run's phases
     played = block.num_steps * block.num_columns
-    return Collecting(median(taken[1:] or taken) / played, obs, num_failed, played / max(num_ended, 1))
+    if num_ended:
+        episode_steps = played / num_ended
+    else:  # an episode is longer than its part of the block
+        episode_steps = _UNENDED * block.num_steps * block.num_columns / collector.vec.num_envs
+    return Collecting(median(taken[1:] or taken) / played, obs, num_failed, episode_steps)
 
 
 def predict_fps(config: Settled, collect_s: float, update_s: float) -> float:
