@@ -1,4 +1,5 @@
-"""Compilation with numba: without the GIL, without fastmath, without numba's own threads.
+"""Compilation with numba: without the GIL, without numba's own threads, and without fastmath but in
+`sum_kernel`.
 
 Threads that share compiled work synchronise by atomic counters in an int64 array; see the end of this file.
 """
@@ -27,6 +28,11 @@ _intrinsic = cast(Callable[[Callable[..., Any]], Callable[..., Any]], extending.
 def kernel(function: Function) -> Function:
     """Compile a function for use in compiled code; it is inlined into the entries that call it."""
     return cast(Function, numba.njit(**_UNCOUNTED)(function))
+
+
+def sum_kernel(function: Function) -> Function:
+    """Like `kernel`, for sums over long rows: additions may be reordered, which SIMD needs. NaN stays NaN."""
+    return cast(Function, numba.njit(**_UNCOUNTED, fastmath={"reassoc"})(function))
 
 
 def entry(function: Function) -> Function:

@@ -12,7 +12,6 @@ import torch
 from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.sac import ALGORITHM
 from mission_gym.algorithms.sac.build import make_settings
-from mission_gym.algorithms.sac.kernel import SacKernel
 from mission_gym.algorithms.sac.learner import SacLearner
 from mission_gym.algorithms.sac.loss import (
     actor_loss,
@@ -22,6 +21,7 @@ from mission_gym.algorithms.sac.loss import (
     temperature_loss,
 )
 from mission_gym.algorithms.sac.section import SettledSac
+from mission_gym.algorithms.sac.torch_kernel import TorchSacKernel
 from mission_gym.data import Block, EnvSpec, LeafSpec
 from mission_gym.errors import ConfigError
 from mission_gym.learner.replay import ReplayLayout
@@ -41,7 +41,7 @@ def make_learner(num_envs: int = 4, n_step: int = 1, **changes: Any) -> SacLearn
     normalize_returns = changes.pop("normalize_returns", False)
     section = SettledSac(**(VALUES | changes))
     spec = PolicySpec((LEAF,), BOX, (16, 16), "relu", form="squashed", outputs_per_real=2)
-    kernel = SacKernel(spec, 1, make_settings(section, BOX.num_reals))
+    kernel = TorchSacKernel(spec, 1, make_settings(section, BOX.num_reals))
     layout = ReplayLayout((LEAF,), BOX, 0, num_envs, 500, n_step, 0.9)
     options = {"total_steps": TOTAL, "seed": 5, "normalize_returns": normalize_returns}
     return SacLearner(kernel, spec, section, layout, **options)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mission_gym.compiled import entry, kernel
+from mission_gym.compiled import entry, kernel, sum_kernel
 from mission_gym.data import Array
 from mission_gym.learner import ADAM_BETAS
 
@@ -19,6 +19,7 @@ Real = np.float32 | float
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _BETA1, _BETA2 = ADAM_BETAS
+_NORM_EPSILON = np.float32(1e-5)  # torch's, of layer normalization
 _LIMIT = np.float32(9.0)  # beyond it tanh is 1 in float32
 _P0, _P1, _P2, _P3, _P4 = (
     np.float32(c) for c in (0.99999998, 0.13381052, 3.49561848e-3, 2.06095436e-5, 1.33552314e-8)
@@ -90,6 +91,45 @@ def backward_elu(d: Array, h: Array, d_bias: Array) -> None:
     for i in range(d.shape[0]):
         for j in range(d.shape[1]):
             v = d[i, j] * (_ONE if h[i, j] > _ZERO else h[i, j] + _ONE)
+            d[i, j] = v
+            d_bias[j] += v
+
+
+@sum_kernel
+def normalize_rows(x: Array, bias: Array, unit: Array, scale: Array) -> None:
+    """Layer normalization: x = unit = (z - mean z) scale with z = x + bias and scale = 1 / std z, by row.
+
+    x and unit [R, H], bias [H], scale [R]. As torch's, without weights.
+    """
+    share = _ONE / np.float32(x.shape[1])
+    for i in range(x.shape[0]):
+        total = square = _ZERO
+        for j in range(x.shape[1]):
+            x[i, j] += bias[j]
+            total += x[i, j]
+        mean = total * share
+        for j in range(x.shape[1]):
+            off = x[i, j] - mean
+            square += off * off
+        scale[i] = _ONE / np.float32(math.sqrt(square * share + _NORM_EPSILON))
+        for j in range(x.shape[1]):
+            x[i, j] = (x[i, j] - mean) * scale[i]
+            unit[i, j] = x[i, j]
+
+
+@sum_kernel
+def backward_normalize(d: Array, unit: Array, scale: Array, d_bias: Array) -> None:
+    """d = scale (d - mean d - unit mean(d unit)), by row in place, and d_bias = its sums over rows."""
+    d_bias[:] = _ZERO
+    share = _ONE / np.float32(d.shape[1])
+    for i in range(d.shape[0]):
+        total = along = _ZERO
+        for j in range(d.shape[1]):
+            total += d[i, j]
+            along += d[i, j] * unit[i, j]
+        mean, slope = total * share, along * share
+        for j in range(d.shape[1]):
+            v = scale[i] * (d[i, j] - mean - unit[i, j] * slope)
             d[i, j] = v
             d_bias[j] += v
 

@@ -2,13 +2,12 @@
 
 A network is a table of layers, each fed by the inputs or by an earlier layer. So one forward and one backward
 pass serve an actor next to a critic, and a shared body with several streams. Parameters and gradients are one
-flat vector each; `Layout` gives its views the torch form's names and shapes. BLAS multiplies the matrices.
+flat vector each; see `compiled_network`. BLAS multiplies the matrices.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ import scipy.linalg.cython_blas  # noqa: F401  numba multiplies with it; loaded 
 from mission_gym.compiled import matrix_kernel, name_sources
 from mission_gym.data import Array
 from mission_gym.learner import loops
+from mission_gym.learner.compiled_network import Layout
 from mission_gym.learner.loops import (
     ACTIVATIONS,
     RELU,
@@ -26,12 +26,15 @@ from mission_gym.learner.loops import (
     activate_relu,
     activate_tanh,
     backward_elu,
+    backward_normalize,
     backward_relu,
     backward_tanh,
+    normalize_rows,
 )
 
-# Kinds of layers: followed by the activation; linear; linear with one output, by matrix-vector products.
-HIDDEN, LINEAR, SCALAR = range(3)
+# Kinds of layers: followed by the activation; linear; linear with one output, by matrix-vector products;
+# followed by layer normalization, then the activation.
+HIDDEN, LINEAR, SCALAR, NORMALIZED = range(4)
 # Columns of the table of layers. A source is an earlier layer, or -1 and -2 for the two inputs.
 SOURCE, NUM_IN, NUM_OUT, WEIGHT, BIAS, KIND, COLUMN, ADDS = range(8)
 
@@ -44,37 +47,27 @@ class Dense(NamedTuple):
     num_in: int
     num_out: int
     kind: int = HIDDEN
+    copy: int = 0  # which of the layers that share stacked arrays [C, ...]
+
+    @property
+    def width(self) -> int:
+        """Numbers per row that a forward pass keeps: outputs; if normalized, also those before the
+        activation, and their scale."""
+        return 2 * self.num_out + 1 if self.kind == NORMALIZED else self.num_out
 
 
 class Mlp(NamedTuple):
     """A tree of layers, for compiled code.
 
     layers: int64 [L, 8], columns as above. WEIGHT and BIAS are positions in the flat vector. COLUMN is the
-    sum of
-    the widths of earlier layers: outputs of R rows lie at COLUMN * R. ADDS: another layer writes the gradient
-    of the source first, so this one adds to it.
+    sum of the widths of earlier layers: outputs of R rows lie at COLUMN * R. ADDS: another layer writes the
+    gradient of the source first, so this one adds to it.
     """
 
     layers: Array
     activation: int
+    zeros: Array  # float32, of the widest layer
     sources: Array  # empty; its dtype names the source files, so that numba's disk cache notices changes
-
-
-class Layout:
-    """The arrays of a network in one flat vector, weights as [in, out]."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.shapes = dict(shapes)
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes.values()]).tolist()
-        self.starts = dict(zip(self.shapes, [0, *ends[:-1]], strict=True))
-        self.size = int(ends[-1])
-
-    def views(self, flat: Array) -> dict[str, Array]:
-        """Views of a flat vector under the torch form's names and shapes, weights as [out, in]."""
-        return {
-            name: flat[start : start + math.prod(shape)].reshape(shape).T
-            for (name, shape), start in zip(self.shapes.items(), self.starts.values(), strict=True)
-        }
 
 
 def layer_shapes(layers: Sequence[Dense]) -> dict[str, tuple[int, ...]]:
@@ -92,108 +85,25 @@ def make_mlp(layers: Sequence[Dense], layout: Layout, activation: str, sources: 
     """The table of a tree. sources: the files of the compiled code that uses it, besides this one."""
     table, column = [], 0
     for index, layer in enumerate(layers):
-        starts = (layout.starts[f"{layer.name}.weight"], layout.starts[f"{layer.name}.bias"])
+        starts = (
+            layout.starts[f"{layer.name}.weight"] + layer.copy * layer.num_in * layer.num_out,
+            layout.starts[f"{layer.name}.bias"] + layer.copy * layer.num_out,
+        )
         adds = any(later.source == layer.source >= 0 for later in layers[index + 1 :])
         table.append((layer.source, layer.num_in, layer.num_out, *starts, layer.kind, column, adds))
-        column += layer.num_out
+        column += layer.width
     mark = name_sources([*sources, Path(__file__), Path(loops.__file__)])
     return Mlp(
         layers=np.array(table, np.int64),
         activation=list(ACTIVATIONS).index(activation),
+        zeros=np.zeros(max(layer.num_out for layer in layers), np.float32),
         sources=np.empty(0, np.dtype([(mark, "i1")])),
     )
 
 
 def total_width(layers: Sequence[Dense]) -> int:
-    """Outputs of all layers for one row."""
-    return sum(layer.num_out for layer in layers)
-
-
-class CompiledNetwork:
-    """The state of a compiled kernel: parameters and Adam's moments, each one flat vector.
-
-    frozen: further vectors of the same layout by name, such as a target network.
-    is_acting: whether acting needs the parameter of this name; frozen ones never act.
-    """
-
-    def __init__(
-        self,
-        layout: Layout,
-        initial: dict[str, Array],
-        *,
-        frozen: Sequence[str] = (),
-        is_acting: Callable[[str], bool] = lambda name: True,
-    ) -> None:
-        self.flat, self.first, self.second = (np.zeros(layout.size, np.float32) for _ in range(3))
-        self.frozen = {name: np.zeros(layout.size, np.float32) for name in frozen}
-        self.num_steps = 0  # of Adam
-        self.notes: list[str] = []
-        self._layout, self._is_acting = layout, is_acting
-        self._load(initial)
-        for vector in self.frozen.values():
-            vector[:] = self.flat
-
-    def parameters(self) -> dict[str, Array]:
-        """Copies of all parameters by name."""
-        arrays = _copy(self._layout.views(self.flat))
-        for part, vector in self.frozen.items():
-            arrays |= _copy(self._layout.views(vector), f"{part}.")
-        return arrays
-
-    def _acts(self, name: str) -> bool:
-        return name.partition(".")[0] not in self.frozen and self._is_acting(name)
-
-    def acting(self) -> dict[str, Array]:
-        return {name: array for name, array in self.parameters().items() if self._acts(name)}
-
-    def training(self) -> dict[str, Array]:
-        return {name: array for name, array in self.parameters().items() if not self._acts(name)}
-
-    def load_parameters(self, arrays: dict[str, Array]) -> None:
-        self._load(arrays)
-        for part, vector in self.frozen.items():
-            _fill(self._layout.views(vector), arrays, f"{part}.")
-
-    def _load(self, arrays: dict[str, Array]) -> None:
-        _fill(self._layout.views(self.flat), arrays)
-
-    def optimizer(self) -> dict[str, Array]:
-        views = self._layout.views
-        moments = _copy(views(self.first), "mean.") | _copy(views(self.second), "square.")
-        return moments | {"step": np.array(self.num_steps, np.float32)}
-
-    def load_optimizer(self, arrays: dict[str, Array]) -> None:
-        _fill(self._layout.views(self.first), arrays, "mean.")
-        _fill(self._layout.views(self.second), arrays, "square.")
-        self.num_steps = int(arrays["step"])
-
-    def snapshot(self) -> tuple[list[Array], int]:
-        return [vector.copy() for vector in self._vectors()], self.num_steps
-
-    def restore(self, snapshot: tuple[list[Array], int]) -> None:
-        for vector, copy in zip(self._vectors(), snapshot[0], strict=True):
-            vector[:] = copy
-        self.num_steps = snapshot[1]
-
-    def snapshot_acting(self, snapshot: tuple[list[Array], int]) -> dict[str, Array]:
-        views = self._layout.views(snapshot[0][0])
-        return {name: view.copy() for name, view in views.items() if self._is_acting(name)}
-
-    def _vectors(self) -> list[Array]:
-        return [self.flat, self.first, self.second, *self.frozen.values()]
-
-    def gradient(self, grad: Array) -> dict[str, Array]:
-        """Copies of a gradient's parts by name."""
-        return _copy(self._layout.views(grad))
-
-
-def _copy(views: dict[str, Array], prefix: str = "") -> dict[str, Array]:
-    return {prefix + name: view.copy() for name, view in views.items()}
-
-
-def _fill(views: dict[str, Array], arrays: dict[str, Array], prefix: str = "") -> None:
-    for name, view in views.items():
-        view[:] = arrays[prefix + name]
+    """Numbers per row of all layers."""
+    return sum(layer.width for layer in layers)
 
 
 @matrix_kernel
@@ -243,6 +153,15 @@ def _read_source(mlp: Mlp, layer: int, x0: Array, x1: Array, num_passed: int, ou
 
 
 @matrix_kernel
+def _read_normal(mlp: Mlp, layer: int, num_passed: int, num_rows: int, outputs: Array) -> tuple[Array, Array]:
+    """The outputs of a layer's normalization [R, num_out] and their scale [R], as views."""
+    num_out = mlp.layers[layer, NUM_OUT]
+    start = (mlp.layers[layer, COLUMN] + num_out) * num_passed
+    end = start + num_out * num_passed
+    return matrix(outputs, start, num_rows, num_out), outputs[end : end + num_rows]
+
+
+@matrix_kernel
 def forward(mlp: Mlp, flat: Array, x0: Array, x1: Array, outputs: Array) -> None:
     """h = f(h_source W + b) for every layer, into `outputs`. x0, x1: the two inputs [R, ...]."""
     num_rows = len(x0)
@@ -260,10 +179,28 @@ def forward(mlp: Mlp, flat: Array, x0: Array, x1: Array, outputs: Array) -> None
         np.dot(source, matrix(flat, weight, num_in, num_out), out)
         if kind == HIDDEN:
             _activate(mlp.activation, out, flat[bias : bias + num_out])
+        elif kind == NORMALIZED:
+            unit, scale = _read_normal(mlp, layer, num_rows, num_rows, outputs)
+            normalize_rows(out, flat[bias : bias + num_out], unit, scale)
+            _activate(mlp.activation, out, mlp.zeros[:num_out])
         else:
             for i in range(num_rows):
                 for j in range(num_out):
                     out[i, j] += flat[bias + j]
+
+
+@matrix_kernel
+def _backward_hidden(
+    mlp: Mlp, layer: int, num_passed: int, outputs: Array, d_out: Array, d_bias: Array
+) -> None:
+    """Through activation and normalization: d_out becomes the gradient of the layer's product, and d_bias its
+    sums over rows."""
+    num_rows = len(d_out)
+    h = output(mlp, layer, num_passed, num_rows, outputs)
+    _backward_activation(mlp.activation, d_out, h, d_bias)
+    if mlp.layers[layer, KIND] == NORMALIZED:
+        unit, scale = _read_normal(mlp, layer, num_passed, num_rows, outputs)
+        backward_normalize(d_out, unit, scale, d_bias)
 
 
 @matrix_kernel
@@ -305,9 +242,8 @@ def backward(
             grad[bias] = total
         else:
             d_out = matrix(d_outputs, start, num_rows, num_out)
-            if kind == HIDDEN:
-                h = output(mlp, layer, num_passed, num_rows, outputs)
-                _backward_activation(mlp.activation, d_out, h, grad[bias : bias + num_out])
+            if kind != LINEAR:
+                _backward_hidden(mlp, layer, num_passed, outputs, d_out, grad[bias : bias + num_out])
             else:
                 grad[bias : bias + num_out] = 0.0
                 for i in range(num_rows):
@@ -319,3 +255,43 @@ def backward(
         if adds:
             for i in range(num_rows * num_in):
                 d_outputs[below + i] += spare[i]
+
+
+@matrix_kernel
+def backward_inputs(
+    mlp: Mlp,
+    flat: Array,
+    first: int,
+    num_rows: int,
+    outputs: Array,
+    d_outputs: Array,
+    spare: Array,
+    d_x: Array,
+) -> None:
+    """The gradient d_x [R, I] of the first input's columns from `first` on, without gradients of arrays.
+
+    As `backward`, for trees in which no layer is the source of two others. spare: R rows of d_x, and a row of
+    the widest layer.
+    """
+    num_columns = d_x.shape[1]
+    d_x[:] = 0.0
+    for layer in range(len(mlp.layers) - 1, -1, -1):
+        num_in, num_out, kind = mlp.layers[layer, NUM_IN], mlp.layers[layer, NUM_OUT], mlp.layers[layer, KIND]
+        weight, parent = mlp.layers[layer, WEIGHT], mlp.layers[layer, SOURCE]
+        d_out = matrix(d_outputs, mlp.layers[layer, COLUMN] * num_rows, num_rows, num_out)
+        if kind in (HIDDEN, NORMALIZED):
+            _backward_hidden(mlp, layer, num_rows, outputs, d_out, spare[:num_out])
+        if parent >= 0:
+            d_source = matrix(d_outputs, mlp.layers[parent, COLUMN] * num_rows, num_rows, num_in)
+            if kind == SCALAR:
+                for i in range(num_rows):
+                    for j in range(num_in):
+                        d_source[i, j] = d_out[i, 0] * flat[weight + j]
+            else:
+                np.dot(d_out, matrix(flat, weight, num_in, num_out).T, d_source)
+        else:
+            part = matrix(spare, 0, num_rows, num_columns)
+            np.dot(d_out, matrix(flat, weight + first * num_out, num_columns, num_out).T, part)
+            for i in range(num_rows):
+                for j in range(num_columns):
+                    d_x[i, j] += part[i, j]

@@ -24,11 +24,10 @@ from mission_gym.algorithms.dqn.kernel import (
     scale_power,
 )
 from mission_gym.data import Array, LeafSpec
+from mission_gym.learner.compiled_network import CompiledNetwork, Layout
 from mission_gym.learner.mlp import (
     LINEAR,
-    CompiledNetwork,
     Dense,
-    Layout,
     layer_shapes,
     make_mlp,
     total_width,
@@ -121,12 +120,10 @@ class CompiledQKernel(CompiledNetwork):
 
     def rescale_values(self, factor: float, shift: float = 0.0) -> None:
         for vector in (self.flat, self.target):
-            for name, view in self._layout.views(vector).items():
+            for name, view in self.layout.views(vector).items():
                 if scale_power(name, self._heads) == 1:
                     view *= factor
-        for vector, moment in ((self.first, 1), (self.second, 2)):
-            for name, view in self._layout.views(vector).items():
-                view *= factor ** (moment * scale_power(name, self._heads))
+        self.rescale(lambda name: scale_power(name, self._heads), factor)
 
     def copy_to_target(self) -> None:
         self.target[:] = self.flat

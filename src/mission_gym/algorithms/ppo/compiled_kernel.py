@@ -30,12 +30,11 @@ from mission_gym.algorithms.ppo.kernel import COLUMNS, Samples, make_evidence
 from mission_gym.algorithms.ppo.section import PpoSection, StepSettings
 from mission_gym.data import Array, LeafSpec
 from mission_gym.learner.blocks import SequenceMemory
+from mission_gym.learner.compiled_network import CompiledNetwork, Layout
 from mission_gym.learner.mlp import (
     LINEAR,
     SCALAR,
-    CompiledNetwork,
     Dense,
-    Layout,
     layer_shapes,
     make_mlp,
     total_width,

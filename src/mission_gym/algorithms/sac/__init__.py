@@ -1,6 +1,8 @@
-"""SAC. `section`: hyperparameters. `loss`: the equations, to read and to edit. `kernel`: the networks and
-their gradient steps. `learner`: noise and metrics. `build`: the learner of a config, and the verification of
-devices. `algorithm`: the record. The replay and its bookkeeping are in the learner room."""
+"""SAC. `section`: hyperparameters. `loss`: the equations, to read and to edit. `learner`: noise and metrics.
+`kernel`: the contract of the code that touches the networks. `torch_kernel`: the reference kernel.
+`compiled_kernel`, `compiled_steps`, `compiled_loss`: the compiled kernel. `build`: the learner of a config,
+and the verification of its kernels. `algorithm`: the record. The replay and its bookkeeping are in the
+learner room."""
 
 from mission_gym.algorithms.sac.algorithm import Sac
 

@@ -17,6 +17,8 @@ class Sac(OffPolicyAlgorithm):
 
     name = "sac"
     section = SacSection
+    compiled = "mission_gym.algorithms.sac.compiled_kernel"
+    compiled_kernel_has_threads = True
 
     def layout(self, config: Config, spec: EnvSpec) -> PolicySpec:
         hidden = name_leaves(config.policy.critic_keys, spec.leaves)
@@ -26,6 +28,14 @@ class Sac(OffPolicyAlgorithm):
         from mission_gym.algorithms.sac import build
 
         return build.make_learner(config, spec)
+
+    def has_compiled_kernel(self, config: Config, threads: int) -> bool:
+        return True
+
+    def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
+        from mission_gym.algorithms.sac import build
+
+        return build.verify_compiled_kernel(config, spec, threads)
 
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
         from mission_gym.algorithms.sac import build
