@@ -11,7 +11,7 @@ import torch
 
 from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.sac import ALGORITHM
-from mission_gym.algorithms.sac.build import make_settings
+from mission_gym.algorithms.sac.build import make_kernel, make_settings
 from mission_gym.algorithms.sac.learner import SacLearner
 from mission_gym.algorithms.sac.loss import (
     actor_loss,
@@ -35,13 +35,14 @@ LEAF = LeafSpec("", (3,), "float32", "vector")
 BOX = ActionSpec("box", (2,), "float32", low=(-2.0, 0.0), high=(2.0, 1.0))
 VALUES: dict[str, Any] = {"batch_size": 8, "replay_ratio": 0.5, "learning_starts": 16, "replay_size": 500}
 TOTAL = 1000
+KERNELS = ("torch", "compiled")
 
 
 def make_learner(num_envs: int = 4, n_step: int = 1, **changes: Any) -> SacLearner:
-    normalize_returns = changes.pop("normalize_returns", False)
+    normalize_returns, kernel_name = changes.pop("normalize_returns", False), changes.pop("kernel", "torch")
     section = SettledSac(**(VALUES | changes))
     spec = PolicySpec((LEAF,), BOX, (16, 16), "relu", form="squashed", outputs_per_real=2)
-    kernel = TorchSacKernel(spec, 1, make_settings(section, BOX.num_reals))
+    kernel = make_kernel(spec, 1, make_settings(section, BOX.num_reals), kernel_name)
     layout = ReplayLayout((LEAF,), BOX, 0, num_envs, 500, n_step, 0.9)
     options = {"total_steps": TOTAL, "seed": 5, "normalize_returns": normalize_returns}
     return SacLearner(kernel, spec, section, layout, **options)
@@ -147,18 +148,19 @@ def test_the_actor_maximises_the_smaller_value_and_the_entropy() -> None:
     assert actor_loss(values, torch.tensor([2.0]), torch.tensor([0.5])).item() == 0.5 * 2.0 - 1.0
 
 
-def test_each_step_moves_its_own_part() -> None:
+@pytest.mark.parametrize("name", KERNELS)
+def test_each_step_moves_its_own_part(name: str) -> None:
     """With a delay of 2 every second step leaves the actor; targets move by tau; critics always move."""
-    learner = make_learner(learning_starts=0, replay_ratio=1.0 / 16, policy_delay=2, tau=0.5)
+    learner = make_learner(learning_starts=0, replay_ratio=1.0 / 16, policy_delay=2, tau=0.5, kernel=name)
     kernel = learner.kernel
     parts = {"": "actor.0.weight", "critic": "critic.head.weight", "target": "target.head.weight"}
     moved = []
     for number in range(4):
-        before = kernel.parameters()
+        before = kernel.acting() | kernel.training()
         moments = kernel.optimizer()["mean.critic.head.weight"]
         assert learner.update(make_filled(number)) is not None
-        after = kernel.parameters()
-        moved.append([not np.array_equal(before[name], after[name]) for name in parts.values()])
+        after = kernel.acting() | kernel.training()
+        moved.append([not np.array_equal(before[part], after[part]) for part in parts.values()])
         middle = 0.5 * (before["target.head.weight"] + after["critic.head.weight"])
         np.testing.assert_allclose(after["target.head.weight"], middle, rtol=1e-5, atol=1e-7)
         assert not np.array_equal(moments, kernel.optimizer()["mean.critic.head.weight"])
@@ -169,6 +171,7 @@ def test_the_actors_step_computes_no_gradient_of_the_critics() -> None:
     learner = make_learner()
     feed(learner, 3)
     kernel = learner.kernel
+    assert isinstance(kernel, TorchSacKernel)
     critic = kernel.adams["critic"]
     grad, moments = critic.grad.clone(), [tensor.clone() for tensor in critic.state]
     ids = learner.replay.draw(np.random.default_rng(0), 8)
@@ -183,9 +186,11 @@ def test_the_actors_step_computes_no_gradient_of_the_critics() -> None:
 
 
 @pytest.mark.parametrize("num_quantiles", [1, 5])
-def test_the_unit_of_rewards_does_not_change_the_actor(num_quantiles: int) -> None:
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_unit_of_rewards_does_not_change_the_actor(num_quantiles: int, kernel: str) -> None:
     """Scaled by a power of two, bit for bit."""
-    learners = [make_learner(normalize_returns=True, num_quantiles=num_quantiles) for _ in range(2)]
+    changes = {"num_quantiles": num_quantiles, "kernel": kernel, "normalize_returns": True}
+    learners = [make_learner(**changes) for _ in range(2)]
     for learner, scale in zip(learners, (1.0, 1024.0), strict=True):
         feed(learner, 6, scale)
     assert learners[1].unit == 1024.0 * learners[0].unit
@@ -198,6 +203,7 @@ def test_a_change_of_the_unit_keeps_what_was_learned() -> None:
     learner = make_learner()
     feed(learner, 4)
     kernel = learner.kernel
+    assert isinstance(kernel, TorchSacKernel)
     inputs, action = (torch.randn(5, 3), ()), torch.zeros(5, 2)
     before = kernel.critics(inputs, action)
     alpha = kernel.temperature.log_alpha.exp().item()
@@ -216,7 +222,12 @@ def test_actions_are_uniform_until_learning_starts() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"prioritized": True}, {"policy_delay": 2, "num_quantiles": 3, "critic_layer_norm": True}]
+    "changes",
+    [
+        {},
+        {"prioritized": True},
+        {"policy_delay": 2, "num_quantiles": 3, "critic_layer_norm": True, "kernel": "compiled"},
+    ],
 )
 def test_a_stopped_update_continues_where_it_was(changes: dict[str, Any]) -> None:
     """Stopped after every gradient step, saved, loaded into another learner, called with the same block."""
