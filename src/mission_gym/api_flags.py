@@ -32,6 +32,7 @@ class Flags(TypedDict, total=False):
     batch_size: int | str | None
     n_epochs: int | str
     learning_rate: float
+    lr: float
     learning_rate_final: float | None
     gamma: float
     gae_lambda: float
@@ -45,6 +46,7 @@ class Flags(TypedDict, total=False):
     normalize_advantage: bool
     replay_ratio: float
     replay_size: int | str
+    buffer_size: int | str
     learning_starts: int | str
     n_step: int | str
     prioritized: bool
@@ -69,7 +71,9 @@ class Flags(TypedDict, total=False):
     num_quantiles: int | str
     drop_quantiles: int | str
     network_arch: Sequence[int] | str
+    net_arch: Sequence[int] | str
     activation: Literal["tanh", "relu", "elu"]
+    activation_fn: Literal["tanh", "relu", "elu"]
     network: str | None
     critic_keys: Sequence[str] | str
     normalize_obs: bool

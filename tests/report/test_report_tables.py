@@ -195,3 +195,16 @@ def test_episode_metrics_are_shown_next_to_baselines():
     assert "12.5 (12 to 13)" in row
     assert "n/a" in row
     assert "retries" not in text  # none of them had any
+
+
+def test_numbers_and_names_never_break_and_wide_tables_continue_below():
+    fields = ["learning_rate", "gae_lambda", "n_steps_per_env", "batch_size", "normalize_advantage"]
+    table = tables.make_table("trial", *fields, "cause", numbers=["trial", *fields])
+    cells = ["7", "9.92e-05", "0.9796", "1024", "256", "True"]
+    table.add_row(*cells, "the process was killed by SIGKILL because it took too much memory", style="bold")
+    for width in (200, 80, 40, 30):
+        lines = render(table, width).splitlines()
+        assert all(len(line) <= width for line in lines)
+        words = " ".join(lines).split()
+        assert {*fields, *cells, "SIGKILL"} <= set(words)
+        assert words.count("trial") == words.count("7") >= 1 + (width < 80)

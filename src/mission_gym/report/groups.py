@@ -24,7 +24,7 @@ from mission_gym.intervals import (
 )
 from mission_gym.report.charts import draw_curves
 from mission_gym.report.documents import Say, find_differences
-from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
+from mission_gym.report.formats import MISSING, show_amount, show_count, show_number, show_rate, show_value
 from mission_gym.report.pages import make_file, make_templates
 from mission_gym.report.tables import STATE_STYLES, count_states, make_pairs, make_table, show_seeds
 from mission_gym.store.evals import CurvePoint, read_curve, read_last_return
@@ -136,7 +136,7 @@ def view_group(document: Document) -> RenderableType:
     """The result of a group: its estimate, its variants, the curve with its band, the best run."""
     variants = document.get("variants") or {}
     seeds = sum(each["seeds"] for each in variants.values())
-    whole = f"{show_seeds(document)}; last evaluations of {seeds} runs"
+    whole = f"{show_seeds(document)}; last evaluations of {show_amount(seeds, 'run')}"
     if document["iqm"] is None and variants:
         whole = "per job, since their environments differ"
     rows = [("group", document["path"]), ("return", whole)]

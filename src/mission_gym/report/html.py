@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from mission_gym.report.charts import Points, draw_curves
 from mission_gym.report.documents import compare_runs, unique_names
-from mission_gym.report.formats import show_count
+from mission_gym.report.formats import show_amount, show_count
 from mission_gym.report.groups import RunSet, compare_groups, render_groups
 from mission_gym.report.pages import describe_panels, list_videos, make_templates, render_panels
 from mission_gym.report.sweeps import render_sweep
@@ -59,7 +59,11 @@ def make_html(
     if len(runs) == 1:
         title, comparison, charts = runs[0].name, "", _draw_charts(runs[0], streams[0])
     else:
-        title = f"{groups[0].name}, {len(runs)} runs" if len(groups) == 1 else f"{len(runs)} runs"
+        title = (
+            f"{groups[0].name}, {show_amount(len(runs), 'run')}"
+            if len(groups) == 1
+            else show_amount(len(runs), "run")
+        )
         document = compare_runs(list(runs), lambda text: None)
         comparison = templates.get_template("panels/compare.html").render(document, num_left_out=0)
         charts = _draw_comparison(dict(zip(names, streams, strict=True)))

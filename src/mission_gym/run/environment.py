@@ -47,7 +47,8 @@ from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.record import Backend, Limits, Source, VectorOptions
 
 _MAX_GROUPS = 64  # of environments that wait, with first-ready segments
-EVALUATION_STEPS = 10_000  # limit of an evaluation episode without a step limit
+EVALUATION_STEPS = 10_000  # highest limit of an evaluation episode without a step limit
+_LEAST_EVALUATION_STEPS = 200
 SERIAL_REMEDY = "or use --vector serial, which steps environments in the training process"
 _NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
 
@@ -72,6 +73,7 @@ class Environment:
     companion: RunningCompanion | None = None  # runs as long as this object is referenced
     cluster: Cluster | None = None  # connected as long as this object is referenced
     most_playing: int | None = None  # environments of an evaluation
+    evaluation_steps: int = EVALUATION_STEPS  # of an evaluation episode without a step limit
 
     @property
     def step_s(self) -> float:
@@ -87,7 +89,7 @@ class Environment:
         """The environment with a step limit if it declares none: an evaluation must end."""
         if self.spec.max_episode_steps is not None or self.backend.own_vector_form:
             return self
-        return replace(self, factory=partial(limit_steps, self.factory, EVALUATION_STEPS))
+        return replace(self, factory=partial(limit_steps, self.factory, self.evaluation_steps))
 
     @property
     def source(self) -> Source:
@@ -272,11 +274,19 @@ def open_environment(
             kwargs=kwargs,
             cluster=cluster,
             most_playing=chosen.limit_playing(n_envs) if isinstance(n_envs, int) else None,
+            evaluation_steps=compute_evaluation_steps(config),
             **parts._asdict(),
         )
 
     environment, companion = with_companion(probe)
     return replace(environment, companion=companion)
+
+
+def compute_evaluation_steps(config: Config) -> int:
+    """The limit of evaluation episodes that have none: together they take as many steps as training, so that
+    the evaluation of a slow environment ends."""
+    steps = config.run.timesteps // config.evaluation.eval_episodes
+    return min(max(steps, _LEAST_EVALUATION_STEPS), EVALUATION_STEPS)
 
 
 def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:

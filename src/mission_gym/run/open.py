@@ -124,8 +124,10 @@ def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:
     name = main.main_outcome
     if name is not None:
         pair = [result.outcomes[name]["rate"] for result in (greedy, sampled)]
-        if abs(pair[0] - pair[1]) <= _GAP:
-            return []
+        low, high = sorted((greedy.outcomes[name], sampled.outcomes[name]), key=lambda each: each["rate"])
+        is_clear = low["high"] is not None and high["low"] is not None and low["high"] < high["low"]
+        if abs(pair[0] - pair[1]) <= _GAP or not is_clear:
+            return []  # noise, not a gap
         text = f"{name} {100 * pair[0]:.0f} % greedy, {100 * pair[1]:.0f} % sampled"
     else:
         pair = [greedy.return_mean, sampled.return_mean]

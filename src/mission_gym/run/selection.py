@@ -22,7 +22,7 @@ from mission_gym.data import EnvSpec, Fact, Weights
 from mission_gym.errors import DiskError, ResourceRefused, RunStateError, WorkerError
 from mission_gym.intervals import LEVEL, bound_mean, bound_rate, bound_unseen
 from mission_gym.run.build import make_loaded_policy
-from mission_gym.run.environment import EVALUATION_STEPS, Environment
+from mission_gym.run.environment import Environment
 from mission_gym.run.evaluation import EvalResult, Evaluator, combine, policy_actor
 from mission_gym.run.retention import NUM_CONFIRMED
 from mission_gym.run.saving import passed_multiple
@@ -135,7 +135,7 @@ class Selection:
             return False
         if is_near_end(total - step, settings.eval_freq):
             return False
-        limit = spec.max_episode_steps or EVALUATION_STEPS
+        limit = spec.max_episode_steps or context.environment.evaluation_steps
         length = context.recorder.rolling().get("rollout/ep_len_mean", limit)
         agents = spec.num_agents  # each makes one step of training, and one of an evaluation
         return not is_automatic(context.resolved) or is_affordable(

@@ -16,6 +16,7 @@ from mission_gym.config.layers import Resolved, apply_image_profile
 from mission_gym.config.rules import RunFacts, apply_rules, check_curriculum, find_unused, fix_num_envs
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
+from mission_gym.env.user_code import find_unknown
 from mission_gym.errors import ConfigError, ResourceRefused
 from mission_gym.plan.costs import Builder
 from mission_gym.plan.memory import check_memory
@@ -88,8 +89,10 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
         checked, _ = apply_rules(resolved)
     except ConfigError as error:
         # The environment may have several agents, with which the sizes fit. Registered ids never have.
-        if source is None and ":" not in checked.config.env.env_id:
-            raise
+        name = checked.config.env.env_id
+        if source is None and ":" not in name:
+            unknown = find_unknown(name)
+            raise ConfigError([*([unknown] if unknown else []), *error.problems]) from error
         misfit = error
     config = checked.config
     runs = find_data_folders(checked.files)
@@ -111,6 +114,8 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
         raise ResourceRefused(f"{refusal}, {SERIAL_REMEDY}") from refusal
     resolved, adapted = follow_backend(resolved, environment)
     notes = [*notes, *adapted]
+    if environment.spec.conversions:
+        notes = [*notes, f"every step {environment.spec.conversions}; return them in that dtype"]
     if misfit is not None and not environment.spec.agents:
         raise misfit
     if environment.cluster is not None and environment.cluster.upload is not None:
