@@ -213,7 +213,7 @@ def _check(request: EnvRequest, seeds: range, budget_s: float, announce: Announc
 
 
 def _make_closing(factory: Factory, problems: list[str]) -> Env:
-    """Build an environment whose close() never raises: what it raised is added to `problems`."""
+    """Build an environment whose close() never raises: its error is added to `problems`."""
     env = factory()
     close = env.close
 

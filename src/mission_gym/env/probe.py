@@ -188,7 +188,7 @@ def _read_spec(
 
 
 def _read_conversions(spec: EnvSpec, obs: Any) -> str:
-    """Describe what has another dtype than its space; an observation that does not fit is refused later."""
+    """Describe parts with another dtype than their space. Misfits are refused later."""
 
     def refuse(what: str) -> NoReturn:
         raise EnvContractError(what)
