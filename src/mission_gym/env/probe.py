@@ -138,7 +138,7 @@ def _spaces(env: Env) -> tuple[Space, Space]:
 
 def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
     try:
-        result = env.reset(seed=0)
+        result = env.reset(seed=0, options=None)
     except TargetSilent:
         raise
     except (Exception, SystemExit) as error:  # border: the user's reset

@@ -17,6 +17,7 @@ from mission_gym.plan.setups import describe_setup, explain_overlap
 from mission_gym.vector.record import Backend
 
 _LOW_USE = 0.5  # of an accelerator
+_FEW = 8  # categories whose sizes are listed
 
 
 class RunCosts(NamedTuple):
@@ -177,8 +178,8 @@ def _describe_form(leaf: LeafSpec) -> str:
         return f"sequence (first {leaf.max_elements} elements of {leaf.num_element_features - 1} values)"
     if leaf.open_ended:
         return f"ids{list(leaf.shape)} of {max(leaf.nvec)} kinds"
-    if leaf.kind == "categories" and leaf.shape == ():
-        return f"category of {leaf.nvec[0]}"
+    if leaf.kind == "categories" and len(leaf.nvec) <= _FEW:
+        return f"category of {leaf.nvec[0]}" if leaf.shape == () else f"categories{list(leaf.nvec)}"
     shape = f"{leaf.kind}{list(leaf.shape)}"
     return f"{shape}, averaged over {leaf.shrink} x {leaf.shrink} pixels" if leaf.shrink > 1 else shape
 

@@ -217,10 +217,11 @@ def _judge_memory(use: float, machine: Mapping[str, float], facts: VerdictFacts)
 
 def _judge_evaluation(case: _Measured) -> Verdict:
     every, episodes = case.facts.config.evaluation.eval_freq, case.facts.config.evaluation.eval_episodes
+    total = case.facts.config.run.timesteps
     return _make(
         "evaluation",
         f"evaluating takes {case.share}: {episodes} episodes every {every:,} steps",
-        f"--eval-freq {4 * every}: less often",
+        *([f"--eval-freq {4 * every}: less often"] if 4 * every < total else []),
         f"--eval-episodes {max(1, episodes // 2)}: shorter",
     )
 
