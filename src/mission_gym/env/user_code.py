@@ -92,7 +92,8 @@ def guard(name: str, build: Callable[[], Any]) -> Any:
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
         raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
     except ModuleNotFoundError as error:
-        missing = error.name or str(error)
+        named = re.search(r"No module named '([\w.]+)'", str(error))
+        missing = error.name or (named[1] if named else str(error))
         raise UsageError(f"{name!r} needs the module {missing!r}, which is not installed") from error
     except (Exception, SystemExit) as error:  # border: the user's constructor
         hint = _suggest_keyword(error, build)
