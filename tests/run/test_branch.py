@@ -104,6 +104,15 @@ def test_weights_that_do_not_fit_are_refused_by_field(runs_dir: Path) -> None:
         branch(runs_dir, env_id="Acrobot-v1", timesteps=192)
 
 
+def test_a_field_of_the_algorithm_that_changes_the_network_is_named(tmp_path: Path) -> None:
+    start = {"timesteps": 32, "learning_starts": 16, "n_steps_per_env": 8, "batch_size": 8, "n_envs": 2}
+    mg.train("CartPole-v1", algo="dqn", runs_dir=str(tmp_path), network_arch="8", eval_freq=0, tensorboard=False,
+             progress=False, run_name="parent", **start)  # fmt: skip
+    with pytest.raises(ConfigError, match="dqn.dueling: False -> True") as caught:
+        branch(tmp_path, dueling=True, timesteps=64)
+    assert "the environment's spaces changed" not in str(caught.value)
+
+
 def test_a_total_behind_the_start_is_refused(runs_dir: Path) -> None:
     with pytest.raises(UsageError, match="timesteps=128 is not above step 128, where the branch starts"):
         branch(runs_dir)

@@ -201,7 +201,8 @@ def _find_cluster(flags: RunFlags) -> str | None:
 def _status(args: Sequence[str]) -> int:
     text = "Show the jobs of a group; without a group, all that are queued or running."
     flags = parse(StatusFlags, args, "jobs status", text)
-    for name, count in Queue().list_others().items():
+    queue = Queue()
+    for name, count in queue.list_others().items():
         say(
             f"unfinished groups in the queue of {name}: {count}; if that is this machine under another name, "
             f"`MISSION_GYM_QUEUE={name} mission-gym jobs resume` continues them"
@@ -214,9 +215,10 @@ def _status(args: Sequence[str]) -> int:
         kind = group.read().kind
         found = describe_jobs(group, group.read_jobs())
         rows += [row | {"group": group.name, "kind": kind} for row in found]
+    waiting = queue.explain_waiting()
     for row in rows:
         if row["state"] == "queued" and not row["cause"]:
-            row["cause"] = Queue().explain_waiting() or None
+            row["cause"] = waiting or None
     show(rows, as_json=flags.json, view=view_groups_jobs)
     return 0
 

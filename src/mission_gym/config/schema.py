@@ -155,7 +155,8 @@ class ComputeSection(Section):
     )
     acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Form of the policy that acts.")
     acting_rows: FromOneOrAuto = Field(
-        "auto", description="Environments per call of the policy; changes the random numbers of a run."
+        "auto",
+        description="Observations per policy call, one per agent; changes the random numbers of a run.",
     )
     kernel: Literal["auto", "compiled", "torch"] = Field(
         "auto",

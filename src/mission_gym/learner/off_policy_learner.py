@@ -295,7 +295,7 @@ class OffPolicyLearner(Learner):
                 self._abandon_update(np.concatenate([self._table, table]))
                 raise NotFiniteError(
                     f"gradient norm is {norm} in update {self.version}, as in the {_MOST_SKIPPED - 1}"
-                    f" gradient steps before; none of them was applied. {self.REMEDY}, then branch"
+                    f" gradient steps before; a network with such a gradient is not updated. {self.REMEDY}, then branch"
                 )
 
     def _abandon_update(self, table: Array) -> None:

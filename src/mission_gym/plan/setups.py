@@ -275,11 +275,11 @@ def describe_setup(config: Settled, spec: EnvSpec) -> str:
 def _key(config: Config, spec: EnvSpec) -> tuple[Any, ...]:
     # Field values only, so that a settled section has the key of the section it was made from.
     own = tuple(config.algorithm.model_dump().items())
-    return config.policy, own, config.compute.threads, spec.signature
+    return config.policy, own, config.num_columns, config.compute.threads, spec.signature
 
 
 def _document(config: Config, spec: EnvSpec) -> dict[str, Any]:
-    """The key of stored times, as plain values: also machine, versions and columns."""
+    """The key of stored times, as plain values: also machine and versions."""
     machine = read_machine()
     return versions() | {
         "policy": config.policy.model_dump(mode="json"),

@@ -93,7 +93,8 @@ def move_episodes(source: Block, columns: slice, target: Block, first: int) -> N
 def block_bytes(spec: EnvSpec, num_steps: int, num_columns: int) -> int:
     """The memory of one block."""
     obs = sum((num_steps + leaf.frames) * (leaf.size_bytes // leaf.frames) for leaf in spec.leaves)
-    rest = num_steps * (8 * spec.action.num_stored + 11)
+    action = np.dtype(spec.action.stored_dtype).itemsize * spec.action.num_stored
+    rest = num_steps * (action + 11)  # log-probability and reward, three flags
     return num_columns * (obs + (num_steps + 1) * spec.mask_size + rest)
 
 

@@ -219,10 +219,12 @@ def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved,
         elif ours.shape != theirs.shape:
             problems.append(f"{name}: {list(theirs.shape)} in the checkpoint, {list(ours.shape)} now")
     if problems:
+        sections = ("policy.", f"{resolved.config.run.algo}.")
         changed = [
             f"{path}: {parent.config.value(path)} -> {resolved.config.value(path)}"
-            for path in (*_ENV_PATHS, "policy.network_arch", "policy.network", "policy.normalize_obs")
-            if parent.config.value(path) != resolved.config.value(path)
+            for path in parent.sources
+            if (path in _ENV_PATHS or path.startswith(sections))
+            and parent.config.value(path) != resolved.config.value(path)
         ] or ["the environment's spaces changed"]
         raise ConfigError(["the weights do not fit the branch:", *changed, *problems])
 

@@ -73,7 +73,7 @@ def hold_seed(resolved: Resolved, stack: ExitStack) -> tuple[Resolved, list[str]
         folder.mkdir(parents=True, exist_ok=True)
         while True:
             try:
-                stack.enter_context(lock.hold(folder / f"{key}-{seed}.lock", wait_s=0.0))
+                stack.enter_context(lock.hold(folder / f"{key}-{seed}.lock", wait_s=0.0, remove=True))
                 break
             except RunStateError:
                 if resolved.sources["run.seed"] != "default":
