@@ -292,7 +292,7 @@ def test_no_file_is_long_without_a_reason() -> None:
         ("mission_gym.cli.watch", {"torch", "numba"}),
         ("mission_gym.fleet.supervisor", {"torch", "numba", "scipy"}),
         ("mission_gym.cli.jobs", {"torch", "numba"}),
-        ("mission_gym.store.sinks.stream", {"torch", "numba", "tensorboardX"}),
+        ("mission_gym.store.sinks", {"torch", "numba", "tensorboardX"}),
         ("mission_gym.cli.main", {"torch", "numba", "tyro", "pydantic"}),
         # gymnasium, and with it NumPy, is loaded by the package itself unless its command is this one.
         ("mission_gym.cli.doctor", {"torch", "numba", "scipy", "psutil", "tyro", "rich", "pydantic", "yaml"}),

@@ -10,8 +10,7 @@ from mission_gym.cli.main import main
 from mission_gym.config.layers import format_config
 from mission_gym.run.config import resolve
 from mission_gym.store.evals import read_evals, write_eval
-from mission_gym.store.lineage import Lineage, write_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import Lineage, RunDir, write_lineage
 from mission_gym.store.tables import MetricsLog
 
 ODD = [b"null", b"[]", b"7", b'"text"', b"", b"\xff\xfe", b"{", b"[" * 100_000, None]

@@ -20,9 +20,8 @@ from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
 from mission_gym.store.evals import read_evals
-from mission_gym.store.lineage import read_lineage
 from mission_gym.store.resolve import RunRef
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import RunDir, read_lineage
 
 FLAGS = {
     "n_envs": 4, "n_steps_per_env": 16, "batch_size": 64, "n_epochs": 1, "timesteps": 12_032,

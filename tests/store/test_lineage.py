@@ -4,13 +4,12 @@ import sys
 import pytest
 
 from mission_gym.errors import RunStateError
-from mission_gym.store.lineage import Lineage, pin, read_lineage, read_pins, write_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import Lineage, RunDir, pin, read_lineage, read_pins, write_lineage
 
 PINNER = """
 import sys
 from pathlib import Path
-from mission_gym.store.lineage import pin
+from mission_gym.store.rundir import pin
 from mission_gym.store.rundir import RunDir
 for step in range(20):
     pin(RunDir(Path(sys.argv[1])), step, sys.argv[2])

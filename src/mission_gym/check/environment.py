@@ -29,7 +29,6 @@ from mission_gym.check.findings import Finding, has_errors, make_finding, sort_f
 from mission_gym.check.survey import FEW_STEPS, MAX_STEPS, describe_failure
 from mission_gym.check.traces import CheckContext, CheckSkipped, Clock, Survey, find_difference, record
 from mission_gym.data import EnvSpec
-from mission_gym.env.blame import find_line_in_stack
 from mission_gym.env.factory import (
     Env,
     EnvRequest,
@@ -40,6 +39,7 @@ from mission_gym.env.factory import (
 )
 from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
+from mission_gym.env.user_code import find_line_in_stack
 from mission_gym.errors import EnvContractError, MissionGymError, WorkerDied, describe
 from mission_gym.names import BRIDGE
 from mission_gym.procs import BoundedLog, Child, CompanionNeeded, Link, dump_object, with_companion

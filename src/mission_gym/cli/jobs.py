@@ -34,11 +34,10 @@ from mission_gym.cli.groups import (
     show_result,
 )
 from mission_gym.errors import RunStateError, UsageError, nearest
-from mission_gym.fleet.drafts import inherit
 from mission_gym.fleet.groups import ask_jobs, open_group
 from mission_gym.fleet.jobfile import make_example, read_job_file
 from mission_gym.fleet.queue import Queue
-from mission_gym.fleet.requests import find_needs, make_requests
+from mission_gym.fleet.requests import find_needs, inherit, make_requests
 from mission_gym.fleet.supervisor import TICK_S
 from mission_gym.fleet.wait import serve, wait_for_jobs
 from mission_gym.learner.loop import StopFlag

@@ -20,9 +20,11 @@ from pydantic import BaseModel, TypeAdapter
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.store import lock
 from mission_gym.store.files import (
+    Str,
     disk_errors,
     make_private,
     open_plain,
+    read_validated,
     user_folder,
     write_atomic,
     write_json,
@@ -30,7 +32,6 @@ from mission_gym.store.files import (
 from mission_gym.store.groups import GroupDir, JobRequest, Kind
 from mission_gym.store.rundir import slug
 from mission_gym.store.sweeps import read_sweep
-from mission_gym.store.validation import Str, read_validated
 
 Role = Literal["supervisor", "standby"]
 _LOCK_WAIT_S = 0.05  # a process that checks the lock holds it for microseconds

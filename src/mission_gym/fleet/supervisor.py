@@ -19,15 +19,19 @@ from mission_gym.fleet.mps import PIPES, MpsDaemon, choose_mps
 from mission_gym.fleet.process import read_end, read_job_status, start_process, stop_process
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.schedule import (
+    WINDOW_S,
     Capacity,
+    JobRates,
     JobStart,
     MeasuredUse,
+    MemoryUse,
+    NearbyRuns,
+    PresentRun,
     RunningJob,
     WaitingJob,
     plan_placements,
     plan_starts,
 )
-from mission_gym.fleet.usage import WINDOW_S, JobRates, MemoryUse, NearbyRuns, PresentRun
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.machine import read_vram
 from mission_gym.ray.nodes import Clusters, ClusterView

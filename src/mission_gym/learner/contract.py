@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -253,3 +254,22 @@ class Algorithm(ABC):
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
         """Where the device disagrees with the CPU; empty if it agrees."""
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A value that changes linearly from `start` to `end`, which it reaches after `total` steps."""
+
+    start: float
+    end: float
+    total: int
+
+    def at(self, step: int) -> float:
+        share = min(step / self.total, 1.0)
+        return self.start + (self.end - self.start) * share
+
+
+def schedule_of(section: AlgorithmSection, name: str, total: int) -> Schedule:
+    """The schedule of a field with a `_final` value, which may be None."""
+    start, end = getattr(section, name), getattr(section, f"{name}_final")
+    return Schedule(start, start if end is None else end, total)

@@ -20,15 +20,14 @@ import numpy as np
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.blocks import check_finite, with_prefix
-from mission_gym.learner.contract import Learner
+from mission_gym.learner.contract import Learner, Schedule, schedule_of
 from mission_gym.learner.off_policy import ReplaySection
 from mission_gym.learner.replay import Replay, ReplayLayout
-from mission_gym.learner.schedule import Schedule, schedule_of
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.streams import Streams
 
 if TYPE_CHECKING:
-    from mission_gym.learner.priorities import Priorities
+    from mission_gym.learner.replay_loops import Priorities
 
 # Transitions gathered at once: few calls, and still in the cache. Images are larger and slower to learn from,
 # and a stop request waits for one call.
@@ -60,7 +59,7 @@ class ReturnScale:
 
     def add(self, block: Block) -> None:
         """Add the rewards of a full block."""
-        from mission_gym.learner.ring import sum_rewards  # loads numba
+        from mission_gym.learner.replay_loops import sum_rewards  # loads numba
 
         ended = block.terminated | block.truncated
         sum_rewards(block.reward, ended, block.valid, self.gamma, self.sums, self._moments)
@@ -167,7 +166,7 @@ class OffPolicyLearner(Learner):
         self.replay = Replay(self._layout)
         self.priorities: Priorities | None = None
         if section.prioritized:
-            from mission_gym.learner.priorities import Priorities  # loads numba
+            from mission_gym.learner.replay_loops import Priorities  # loads numba
 
             slots = self.replay.length * self.replay.num_columns
             self.priorities = Priorities(slots, section.prioritized_alpha)
@@ -295,7 +294,8 @@ class OffPolicyLearner(Learner):
                 self._abandon_update(np.concatenate([self._table, table]))
                 raise NotFiniteError(
                     f"gradient norm is {norm} in update {self.version}, as in the {_MOST_SKIPPED - 1}"
-                    f" gradient steps before; a network with such a gradient is not updated. {self.REMEDY}, then branch"
+                    " gradient steps before; a network with such a gradient is not updated."
+                    f" {self.REMEDY}, then branch"
                 )
 
     def _abandon_update(self, table: Array) -> None:

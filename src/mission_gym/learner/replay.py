@@ -13,7 +13,7 @@ import numpy as np
 
 from mission_gym.actions import ActionSpec
 from mission_gym.data import Array, Block, LeafSpec, Leaves, ends_episode
-from mission_gym.rollout.frames import read_obs
+from mission_gym.rollout.blocks import read_obs
 
 _FEWEST_FINALS = 64
 

@@ -18,7 +18,7 @@ from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Leaves, Weights
 from mission_gym.env.factory import Factory
-from mission_gym.learner import loop, overlap
+from mission_gym.learner import loop
 from mission_gym.learner.blocks import check_finite
 from mission_gym.learner.contract import Algorithm, Learner
 from mission_gym.plan.facts import ActCost
@@ -142,7 +142,7 @@ def rehearse(builder: Builder, config: Settled, seconds: float) -> float:
     vec, collector, blocks = builder.make_collector(config)
     with vec:
         learner.prime(measure_collect(collector, learner.weights(), prime_steps(config)).obs)
-        train = overlap.run if config.compute.overlap == "on" else loop.run
+        train = loop.run_overlapping if config.compute.overlap == "on" else loop.run
         updates = train(collector, learner, blocks, 1 << 62, _never)
         first, begun = next(updates).step, time.perf_counter()
         rate = elapsed = 0.0

@@ -23,12 +23,14 @@ from mission_gym.rollout.blocks import (
     add_final,
     clear_columns,
     make_block,
+    read_obs,
     sort_episodes,
     sort_finals,
     store_state,
     truncate_column,
+    write_obs,
+    write_obs_at,
 )
-from mission_gym.rollout.frames import read_obs, write_obs, write_obs_at
 from mission_gym.streams import Streams
 
 if TYPE_CHECKING:

@@ -38,8 +38,8 @@ from mission_gym.run.snapshot import count_episodes, learned_steps, learner_arra
 from mission_gym.run.stages import EnvSource, pick_common, read_files
 from mission_gym.run.start import begin
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
-from mission_gym.store.lineage import Lineage, pin, read_lineage
 from mission_gym.store.resolve import RunRef, checkpoint_for
+from mission_gym.store.rundir import Lineage, pin, read_lineage
 from mission_gym.store.trusted import find_data_folders
 
 _ENV_PATHS = ("env.env_id", "env.env_kwargs", "env.wrap")

@@ -19,8 +19,7 @@ from mission_gym.config.layers import Resolved, format_config
 from mission_gym.config.schema import Config
 from mission_gym.store.checkpoints import Checkpoint
 from mission_gym.store.files import write_atomic
-from mission_gym.store.lineage import read_lineage, write_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import RunDir, read_lineage, write_lineage
 from mission_gym.store.sinks import list_trackers
 from mission_gym.vector.backends import BACKENDS, load_backend
 

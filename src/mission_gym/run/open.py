@@ -12,8 +12,8 @@ from mission_gym.check.devices import device_memory
 from mission_gym.config.curriculum import find_stage
 from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
+from mission_gym.env.leaves import ObsReader
 from mission_gym.env.masks import MaskLayout
-from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import make_action_decoder
 from mission_gym.errors import UsageError, describe
 from mission_gym.intervals import LEVEL, compare_means

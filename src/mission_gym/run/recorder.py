@@ -22,8 +22,7 @@ from mission_gym.errors import DiskError, UsageError
 from mission_gym.run.alarms import Alarm, AlarmWatch
 from mission_gym.store.metrics import read_metrics
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.sinks import SinkContext, choose_sinks
-from mission_gym.store.sinks.stream import Stream
+from mission_gym.store.sinks import SinkContext, Stream, choose_sinks
 
 Listener = Callable[[dict[str, Any]], None]
 _WINDOW = 100  # episodes of the rolling means, as in SB3

@@ -15,7 +15,7 @@ from mission_gym.check.devices import explain_memory
 from mission_gym.config.layers import Resolved
 from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, RunGoneError, UsageError, describe, nearest
-from mission_gym.learner import loop, overlap
+from mission_gym.learner import loop
 from mission_gym.learner.contract import Learner
 from mission_gym.learner.loop import StopFlag, newest
 from mission_gym.procs import BoundedLog
@@ -116,7 +116,7 @@ class Session(RunContext):
                     )
                 self._between_updates()
                 if not self._ended():
-                    train = overlap.run if config.compute.overlap == "on" else loop.run
+                    train = loop.run_overlapping if config.compute.overlap == "on" else loop.run
                     total = config.run.timesteps
                     updates = train(self.collector, self.learner, self.blocks, total, self._out_of_time)
                     for progress in self.rate.follow(updates, overlaps=self.config.compute.overlap == "on"):

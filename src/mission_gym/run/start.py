@@ -37,8 +37,7 @@ from mission_gym.run.stages import EnvSource, copy_files, find_files
 from mission_gym.store import lock
 from mission_gym.store.files import disk_errors, user_folder, write_json
 from mission_gym.store.groups import announce_run
-from mission_gym.store.lineage import Lineage, write_lineage
-from mission_gym.store.rundir import RunDir, slug
+from mission_gym.store.rundir import Lineage, RunDir, slug, write_lineage
 from mission_gym.store.sinks import check_installed, choose_sinks
 from mission_gym.store.trusted import allow, name_tracker
 

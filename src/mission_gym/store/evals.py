@@ -14,10 +14,18 @@ from pydantic import TypeAdapter
 
 from mission_gym.errors import RunStateError
 from mission_gym.store.checkpoints import step_name
-from mission_gym.store.files import TEMPORARY, disk_errors, write_json, write_synced
+from mission_gym.store.files import (
+    TEMPORARY,
+    Count,
+    Record,
+    Str,
+    disk_errors,
+    read_validated,
+    write_json,
+    write_synced,
+)
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
-from mission_gym.store.validation import Count, Record, Str, read_validated
 
 SELECT = "select"  # the suite that selects models
 CONFIRM = "confirm"  # the candidates that were selected, evaluated again

@@ -25,12 +25,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from mission_gym.errors import DiskError, RunStateError
 from mission_gym.store import END_FILE, RUN_FILE, lock
-from mission_gym.store.files import disk_errors, write_json
+from mission_gym.store.files import Count, Record, Str, disk_errors, read_validated, validate, write_json
 from mission_gym.store.lock import Holder
 from mission_gym.store.resolve import match_name
 from mission_gym.store.rundir import RunDir, make_stamped
 from mission_gym.store.tables import Journal
-from mission_gym.store.validation import Count, Record, Str, read_validated, validate
 
 Kind = Literal["seeds", "jobs", "train", "sweep"]
 State = Literal["queued", "starting", "running", "done", "failed", "stopped"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.bridge.pool import EnginePool
+from mission_gym.bridge import EnginePool
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.coroutines import find_instance

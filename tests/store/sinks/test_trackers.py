@@ -21,8 +21,7 @@ import mission_gym as mg
 from mission_gym.cli.main import main
 from mission_gym.run.config import schema
 from mission_gym.store import GROUP
-from mission_gym.store.lineage import Lineage, write_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import Lineage, RunDir, write_lineage
 from mission_gym.store.sinks import SinkContext, check_installed, list_trackers, load_sink
 from mission_gym.store.sinks import tracker as tracker_module
 from mission_gym.store.sinks.tracker import RunInfo, StepRow, Tracker

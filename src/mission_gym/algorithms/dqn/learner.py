@@ -9,9 +9,9 @@ from typing import Any
 
 from mission_gym.algorithms.dqn.kernel import ERROR, GRAD_NORM, LOSS, NUM_STATS, VALUE, QKernel, make_settings
 from mission_gym.algorithms.dqn.section import DqnSection
+from mission_gym.learner.contract import Schedule
 from mission_gym.learner.off_policy_learner import OffPolicyLearner, StepStats, Transitions
 from mission_gym.learner.replay import ReplayLayout
-from mission_gym.learner.schedule import Schedule
 from mission_gym.policy import PolicySpec
 from mission_gym.streams import generator
 

@@ -11,7 +11,7 @@ from mission_gym.config.rules import rollout_text
 from mission_gym.config.schema import AlgorithmSection, Config, SearchRange, SettledAlgorithm
 from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
-from mission_gym.learner.schedule import schedule_of
+from mission_gym.learner.contract import schedule_of
 
 _BATCH, _BATCH_SHARE = 64, 1 / 32  # by default the larger of the two, on every device
 ADVANTAGE_FLOOR = 1e-5  # of the standard deviation of advantages: equal ones carry no signal to amplify
