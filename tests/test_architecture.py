@@ -69,7 +69,6 @@ TABLES = {
 }
 NAMES_ALLOWED: dict[str, set[str] | None] = {  # room or file -> homonyms there; None: all names
     "scripts": None,
-    "api_flags.py": None,  # generated: the choices of flags
     "config/schema.py": None,  # the choices of a field are data
     "cli/jobs.py": {"ray"},  # where jobs run
     "cli/train.py": {"workers"},  # --subproc is another word for it
