@@ -7,7 +7,7 @@ GB = 1 << 30
 
 
 def node(name: str, cpus: int, gpus: int = 0, memory_bytes: int = 64 * GB) -> Node:
-    return Node(name, "host", cpus, gpus, memory_bytes, GB, is_here=False)
+    return Node(name, "host", cpus, gpus, memory_bytes, is_here=False)
 
 
 def waiting(*names: str, **more: int) -> list[WaitingJob]:

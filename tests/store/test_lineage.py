@@ -24,7 +24,7 @@ def run(tmp_path):
 def test_lineage_comes_back(run):
     with pytest.raises(RunStateError, match=r"can't read .*lineage\.json"):
         read_lineage(run)
-    for lineage in (Lineage("c", "e"), Lineage("c", "e", "parent", "/runs/parent", 100)):
+    for lineage in (Lineage("e"), Lineage("e", "parent", "/runs/parent", 100)):
         write_lineage(run, lineage)
         assert read_lineage(run) == lineage
 

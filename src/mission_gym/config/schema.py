@@ -275,7 +275,7 @@ class AlgorithmSection(Section):
     UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
     PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: replaces defaults of shared sections
     IMAGE_PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: the same for image observations
-    SETTLED: ClassVar[type[SettledAlgorithm]]  # the section without `auto`
+    SETTLED: ClassVar[type[SettledAlgorithm] | None] = None  # the section without `auto`, if it has any
 
     @classmethod
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
@@ -373,7 +373,7 @@ def settle_types(config: Config) -> Settled:
     values: dict[str, Any] = {}
     for name, field in Settled.model_fields.items():
         section = getattr(config, name)
-        kind: Any = section.SETTLED if name == "algorithm" else field.annotation
+        kind: Any = section.SETTLED or type(section) if name == "algorithm" else field.annotation
         left = [key for key, value in section if value == "auto"]
         if left:
             raise ConfigError(

@@ -202,6 +202,11 @@ class Algorithm(ABC):
     def describe(self, config: Settled, spec: EnvSpec) -> list[Fact]:
         """Its rows of the printed plan."""
 
+    def describe_critic(self, config: Settled, spec: EnvSpec) -> list[Fact]:
+        """The plan's row about leaves that only the critic reads."""
+        hidden = ", ".join(self.layout(config, spec).critic_leaves)
+        return [Fact("critic", f"also reads {hidden}", "which the actor does not")] if hidden else []
+
     @abstractmethod
     def trace_decay(self, config: Config) -> float:
         """The decay of credit per step; a segment must cover its horizon. 0: one step is enough."""

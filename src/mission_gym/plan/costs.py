@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mission_gym.check.devices import device_memory
+from mission_gym.clock import time_call
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Leaves, Weights
@@ -94,7 +95,7 @@ def measure_collect(
     ):
         clear_block(block)
         collector.start()
-        taken.append(_time(lambda: collector.fill(block, -1, _never)))
+        taken.append(time_call(lambda: collector.fill(block, -1, _never)))
         check_finite(block, None)
         num_failed = max(num_failed, sum(episode.failed for episode in block.episodes))
         num_ended = len(block.episodes)
@@ -132,7 +133,7 @@ def time_act(policy: ActingPolicy, spec: EnvSpec, size: int) -> float:
     noise = np.full((size, spec.action.num_stored), 0.5, np.float32)
     inputs = (obs, mask, noise, policy.initial_state(size))
     policy.act(*inputs)
-    return min(_time(lambda: policy.act(*inputs)) for _ in range(10))
+    return min(time_call(lambda: policy.act(*inputs)) for _ in range(10))
 
 
 def rehearse(builder: Builder, config: Settled, seconds: float) -> float:
@@ -150,12 +151,6 @@ def rehearse(builder: Builder, config: Settled, seconds: float) -> float:
             step, elapsed = next(updates).step, time.perf_counter() - begun
             rate = (step - first) / elapsed
         return rate
-
-
-def _time(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _never() -> bool:

@@ -110,7 +110,7 @@ def branch_run(
         Prepared(environment.with_backend(resolved.settled), resolved, notes),
         listener,
         source=source,
-        parentage=Lineage("", "", ref.run.name, str(ref.run.path), info.step),
+        parentage=Lineage("", ref.run.name, str(ref.run.path), info.step),
         start=step,
         inspect=partial(refuse_misfits, checkpoint, parent, resolved),
     ) as session:

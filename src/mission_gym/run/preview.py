@@ -64,7 +64,7 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
         "predicted_s": {name: total / entry["steps_per_s"] for name, total in _TOTALS.items()},
         **{name: entry[name] for name in ("memory_bytes", "reasons", "changes", "measured", "spent_s")},
         "scaling": [point | {"how": _describe_backend(builder, point)} for point in entry["scaling"]],
-        "machine": entry.get("machine"),
+        "machine": entry["machine"],
         "cached": bool(is_cached),
     }
 

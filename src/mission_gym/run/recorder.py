@@ -147,7 +147,7 @@ class Recorder:
         self.num_episodes = state["num_episodes"]
         self.rate.elapsed_before_s = state["elapsed_s"]
         self.watch.load_state(state["watch"])
-        self._logged = dict(state.get("logged", {}))
+        self._logged = dict(state["logged"])
         self._opened = Stream(self._sinks, self._context._replace(step=step), state["offsets"])
 
     def emit(self, event: str, **fields: Any) -> None:

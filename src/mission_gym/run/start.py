@@ -123,7 +123,7 @@ def begin(
                 allow(name_tracker(name, run.path))
             environment = environment.with_files(copy_files(run, files), config, source)
             lineage = replace(
-                parentage or Lineage("", ""),
+                parentage or Lineage(""),
                 env_signature=spec.signature,
                 readings=list_readings(spec),
                 folder=os.getcwd(),

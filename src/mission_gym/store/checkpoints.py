@@ -55,7 +55,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A verified checkpoint in memory. `meta` is the run's description of it (score, config hash, ...)."""
+    """A verified checkpoint in memory. `meta` is the run's description of it (score, update, ...)."""
 
     step: int
     path: Path

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter, Vali
 from mission_gym.errors import DiskError, RunStateError
 
 TEMPORARY = ".tmp-"
+_TAIL_BYTES = 1 << 16
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -171,16 +172,16 @@ def read_json(path: Path, max_bytes: int = 16 << 20) -> Any:
         raise RunStateError(f"{path} is truncated or altered: {error}") from error
 
 
-def read_tail(path: Path, max_bytes: int = 1 << 16) -> list[str]:
+def read_tail(path: Path) -> list[str]:
     """Return the last whole lines of a text file, or an empty list if it can't be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - max_bytes))
-            lines = file.read(max_bytes).decode("utf-8", "replace").splitlines()
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
-    return lines[1:] if size > max_bytes else lines
+    return lines[1:] if size > _TAIL_BYTES else lines
 
 
 def make_private(folder: Path) -> None:

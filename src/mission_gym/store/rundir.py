@@ -302,7 +302,6 @@ class InferredLeaf:
 class Lineage:
     """The origin of a run; the three `parent` fields are None for a run from scratch."""
 
-    config_hash: Str
     env_signature: Str
     parent: Str | None = None  # name of the run
     parent_path: Str | None = None

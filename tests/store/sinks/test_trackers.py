@@ -250,7 +250,7 @@ class Kept:
 def place(tmp_path: Path) -> SinkContext:
     run = RunDir.create(tmp_path, "run")
     run.config_yaml.write_text("env:\n  env_id: CartPole-v1\nsources: {env.env_id: flag}\n")
-    write_lineage(run, Lineage("", "", parent="elder", parent_step=7))
+    write_lineage(run, Lineage("", parent="elder", parent_step=7))
     return SinkContext(run, "CartPole-v1", 0.0)
 
 

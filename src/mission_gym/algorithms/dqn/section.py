@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, Unused
-from mission_gym.config.schema import Config, SearchRange, SettledAlgorithm
+from mission_gym.config.schema import Config, SearchRange
 from mission_gym.config.types import Number, Whole
 from mission_gym.learner.off_policy import ReplaySection, unused_replay_values
 
@@ -91,12 +91,3 @@ class DqnSection(ReplaySection):
 
     def scheduled_names(self) -> list[str]:
         return [*super().scheduled_names(), *(["epsilon"] if self.exploration == "epsilon" else [])]
-
-
-class SettledDqn(DqnSection, SettledAlgorithm):
-    """The same, settled."""
-
-    batch_size: Whole
-
-
-DqnSection.SETTLED = SettledDqn

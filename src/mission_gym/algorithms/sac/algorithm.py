@@ -73,14 +73,12 @@ class Sac(OffPolicyAlgorithm):
         names = [kind, *(["layer norm"] if sac.critic_layer_norm else []), f"targets moved by {sac.tau:g}"]
         goal = target_entropy(sac, spec.action.num_reals)
         aim = f"learned, for an entropy of {goal:g}" if sac.learn_temperature else "fixed"
-        facts = [
+        return [
             *self.describe_replay(config, spec),
             Fact("targets", f"{sac.n_step}-step", ", ".join([*names, *scaled])),
             Fact("temperature", f"{sac.temperature_init:g}", aim),
+            *self.describe_critic(config, spec),
         ]
-        if hidden := self.layout(config, spec).critic_leaves:
-            facts.append(Fact("critic", f"also reads {', '.join(hidden)}", "which the actor does not"))
-        return facts
 
 
 def target_entropy(section: SacSection, num_reals: int) -> float:

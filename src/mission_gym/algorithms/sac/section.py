@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import Unused
-from mission_gym.config.schema import Config, SearchRange, SettledAlgorithm
+from mission_gym.config.schema import Config, SearchRange
 from mission_gym.config.types import NONE, Number, Whole
 from mission_gym.learner.off_policy import ReplaySection, unused_replay_values
 
@@ -88,15 +88,6 @@ class SacSection(ReplaySection):
                 f" less [{resolved.sources['sac.drop_quantiles']}]"
             )
         return super().fit(resolved, notes, problems)
-
-
-class SettledSac(SacSection, SettledAlgorithm):
-    """The same, settled."""
-
-    batch_size: Whole
-
-
-SacSection.SETTLED = SettledSac
 
 
 def sac_section(config: Config) -> SacSection:
