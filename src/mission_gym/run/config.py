@@ -62,7 +62,7 @@ def store_config(config: Config) -> dict[str, Any]:
 
 def find_edits(checkpoint: Checkpoint, config: Config) -> dict[str, tuple[Any, Any]]:
     """The values that changed since the checkpoint was saved, by path: then and now."""
-    then, now = dict(checkpoint.state_json["config"]), store_config(config)
+    then, now = dict(checkpoint.state_json.get("config", {})), store_config(config)
     return {path: (then[path], now[path]) for path in now if path in then and then[path] != now[path]}
 
 

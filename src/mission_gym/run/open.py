@@ -24,6 +24,7 @@ from mission_gym.run.build import algorithm_of, make_loaded_policy, one_blas_thr
 from mission_gym.run.config import read_own_config
 from mission_gym.run.environment import Environment, open_run_environment
 from mission_gym.run.evaluation import EvalResult, Evaluator, Suite, policy_actor
+from mission_gym.run.snapshot import checkpoint_errors
 from mission_gym.run.stages import EnvSource
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.evals import read_evals, write_eval
@@ -73,8 +74,9 @@ def open_run(ref: RunRef, source: EnvSource = None, *, eval_stage: str | None = 
         resolved = resolved.with_values({"evaluation.eval_stage": eval_stage}, "flag --eval-stage")
     config, moved = _find_device(resolved.settled)
     environment = open_run_environment(ref.run, config, source)
-    weights = Weights.unpack(int(checkpoint.meta["update"]), checkpoint.policy)
-    policy = make_loaded_policy(config, environment.spec, weights, acting=True)
+    with checkpoint_errors(checkpoint):
+        weights = Weights.unpack(int(checkpoint.meta["update"]), checkpoint.policy)
+        policy = make_loaded_policy(config, environment.spec, weights, acting=True)
     notes = (*damaged, *edits, *moved)
     return OpenRun(ref.run, checkpoint.step, config, environment, policy, notes, on_other_stage)
 
