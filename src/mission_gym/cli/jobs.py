@@ -54,7 +54,7 @@ _FileName = Annotated[tyro.conf.Positional[Path], flag("Job file.", "FILE.yaml")
 
 
 @dataclass(kw_only=True)
-class CheckFlags:
+class JobsCheckFlags:
     """Flags of `jobs check`."""
 
     file: _FileName
@@ -87,7 +87,7 @@ class GroupFlags(ReadFlags):
 
 
 @dataclass(kw_only=True)
-class ResumeFlags(GroupFlags):
+class JobsResumeFlags(GroupFlags):
     """Flags of `jobs resume`."""
 
     trust: Trust = False
@@ -141,7 +141,7 @@ def _run(args: Sequence[str]) -> int:
 
 
 def _check(args: Sequence[str]) -> int:
-    flags = parse(CheckFlags, args, "jobs check", "Check a job file without starting anything.")
+    flags = parse(JobsCheckFlags, args, "jobs check", "Check a job file without starting anything.")
     drafts = read_job_file(flags.file, list_flag_names(), find_problems).drafts
     keys = ("name", "seed", "parent", "values")
     rows = [{key: getattr(each, key) for key in keys} for each in drafts]
@@ -276,7 +276,7 @@ def _stop(args: Sequence[str]) -> int:
 
 def _resume(args: Sequence[str]) -> int:
     text = "Retry the failed and stopped jobs of a group; without a group, supervise the queue."
-    flags = parse(ResumeFlags, args, "jobs resume", text)
+    flags = parse(JobsResumeFlags, args, "jobs resume", text)
     queue = Queue()
     if flags.group is None:
         stop = StopFlag()

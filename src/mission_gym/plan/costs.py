@@ -122,8 +122,8 @@ def measure_act(builder: Builder, config: Settled, weights: Weights) -> ActCost:
     """The cost of acting per call and per column, including the collector's work."""
     policy = builder.make_policy(config, weights)
     seconds = [time_act(policy, builder.spec, size) for size in _BATCHES]
-    row_s = max(0.0, (seconds[1] - seconds[0]) / (_BATCHES[1] - _BATCHES[0]))
-    return ActCost(seconds[0] - row_s + _COLLECT_CALL_S, row_s + _COLLECT_ROW_S)
+    column_s = max(0.0, (seconds[1] - seconds[0]) / (_BATCHES[1] - _BATCHES[0]))
+    return ActCost(seconds[0] - column_s + _COLLECT_CALL_S, column_s + _COLLECT_ROW_S)
 
 
 def time_act(policy: ActingPolicy, spec: EnvSpec, size: int) -> float:

@@ -34,7 +34,7 @@ class ActCost:
     """The cost of choosing actions, including the collector's own work."""
 
     call_s: float = 40e-6  # per call, for any number of columns
-    row_s: float = 2e-6
+    column_s: float = 2e-6
 
 
 @dataclass(frozen=True, slots=True)

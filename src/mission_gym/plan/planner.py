@@ -229,11 +229,11 @@ def model_collect_s(facts: PlanFacts, layout: RunLayout) -> float:
     n_envs, num_steps, num_workers = layout.n_envs, layout.n_steps_per_env, layout.num_workers
     cpu_s = env.step_s * env.cpu_share
     wait_s = env.step_s - cpu_s
-    act_s = act.row_s * layout.num_agents  # per environment
+    act_s = act.column_s * layout.num_agents  # per environment
     per_worker = -(-n_envs // num_workers)
     if layout.backend.for_waiting:
         # A group waits together, as long as its slowest environment; computing takes turns.
-        group, env_s = layout.backend.group_rows(per_worker), cpu_s + act_s + layout.backend.turn_s
+        group, env_s = layout.backend.group_size(per_worker), cpu_s + act_s + layout.backend.turn_s
         longest_s = wait_s * (1.0 + env.spread * sqrt(2.0 * log(max(group, 2))))
         busy_s = (act.call_s * per_worker / group + per_worker * env_s) * max(1.0, num_workers / cores)
         turn_s = max(longest_s + act.call_s + group * env_s, busy_s)

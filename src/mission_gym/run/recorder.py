@@ -32,7 +32,7 @@ _USER = "user/"  # prefix of the caller's own metrics
 _USER_NAME = re.compile(r"[\w.-][\w./-]{0,99}", re.ASCII)
 
 
-class Rate:
+class StepRate:
     """Steps per second of one process's work on a run: of training, of everything and of the last moment.
 
     Rows, the status, the cached plan and the screen all show these numbers.
@@ -109,7 +109,7 @@ class Recorder:
     """One run's stream of events. The first event opens its sinks, or `load_state` does at a position."""
 
     def __init__(self, run: RunDir, config: Config, spec: EnvSpec, listener: Listener) -> None:
-        self.run, self.spec, self.rate = run, spec, Rate()
+        self.run, self.spec, self.rate = run, spec, StepRate()
         self._listener = listener
         self._num_unheard = 0  # events that the listener failed on
         self.num_episodes = 0

@@ -24,7 +24,7 @@ from mission_gym.run.build import make_collector
 from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import Environment
 from mission_gym.run.failures import FailureKind, FailureLog
-from mission_gym.run.recorder import Listener, Rate, Recorder
+from mission_gym.run.recorder import Listener, Recorder, StepRate
 from mission_gym.run.saving import Saver
 from mission_gym.run.selection import Selection
 from mission_gym.run.signals import stop_on_signals
@@ -72,7 +72,7 @@ class Session(RunContext):
         self.failures.open()
 
     @property
-    def rate(self) -> Rate:
+    def rate(self) -> StepRate:
         return self.recorder.rate
 
     def restore(self, checkpoint: Checkpoint) -> Restored:

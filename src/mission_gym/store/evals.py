@@ -33,7 +33,7 @@ GOAL = "goal"  # further seeds of the selection suite, which decide whether the 
 RETEST = "retest"  # seeds of the report suite that nothing else uses: the final policy of a sweep's re-test
 
 
-class _Rate(Record):
+class _OutcomeRate(Record):
     rate: float | None
     low: float | None
     high: float | None
@@ -41,7 +41,7 @@ class _Rate(Record):
 
 class _Baseline(Record):
     return_mean: float | None = None
-    outcomes: dict[Str, _Rate] | None = None
+    outcomes: dict[Str, _OutcomeRate] | None = None
 
 
 class _Result(_Baseline):

@@ -204,7 +204,7 @@ class Backend:
         """The number of groups of waiting environments: one group acts while the others wait."""
         return max(1, min(num_envs // self.largest_group, self.most_groups))
 
-    def group_rows(self, num_envs: int) -> int:
+    def group_size(self, num_envs: int) -> int:
         """The number of environments in such a group."""
         return -(-num_envs // self.count_groups(num_envs))
 

@@ -44,7 +44,7 @@ Ended = tuple[Episode | None, dict[str, Any]]  # a finished episode, and the las
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class WorkerShard:
     """The part of a vector that a worker holds, and its connection to the parent."""
 
     arrays: StepArrays  # where steps are written
@@ -74,7 +74,7 @@ class SerialVec(RowVector):
         num_envs: int,
         seed_of: SeedOf,
         options: VectorOptions | None = None,
-        shard: Shard | None = None,
+        shard: WorkerShard | None = None,
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
         options = options or VectorOptions()

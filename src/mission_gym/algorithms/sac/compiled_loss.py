@@ -110,7 +110,11 @@ def compute_targets(
 
 @sum_kernel
 def _fit_quantile(value: Real, target: Array, num: int, share: Real) -> tuple[Real, Real]:
-    """The quantile Huber loss of an output against all targets [num], and its slope, both times num."""
+    """The quantile Huber loss of an output against all targets [num], and its slope, both times num.
+
+    With q the output, p its share and g = y - q for a target y: L = mean |p - 1[g < 0]| H(g), H(g) = g^2 / 2
+    for |g| <= 1, else |g| - 1/2. So dL/dq = -mean |p - 1[g < 0]| clip(g, -1, 1).
+    """
     loss = slope = _ZERO
     for t in range(num):
         gap = target[t] - value
@@ -134,6 +138,8 @@ def fit_values(
 ) -> tuple[float, float, float]:
     """See `loss.critic_loss`. values and d_values [C, R, M]; weight [R] or empty; size: B.
 
+    L = sum w / B sum_c l_c. For M = 1, l = (V - y)^2 / 2 and dL/dV = w / B (V - y). For quantiles, l is the
+    sum over m of the loss of `_fit_quantile` with share (m + 1/2) / M, and dL/dV_m = w / B times its slope.
     Returns the sums over rows of loss, mean value and |error|. errors [R].
     """
     num_critics, num_rows, num = values.shape
@@ -167,8 +173,11 @@ def fit_values(
 
 @kernel
 def follow_values(values: Array, size: int, d_values: Array) -> float:
-    """The sum of Q(o, a) over rows, and the gradient of -mean Q(o, a); see `loss.actor_loss`. values and
-    d_values [C, R, M]; size: B."""
+    """The sum of Q(o, a) over rows, and the gradient of L = -mean Q(o, a); see `loss.actor_loss`.
+
+    For M = 1, Q = min_c V_c, so dL/dV_c = -1 / B for the lowest critic, else 0. For quantiles, Q is the mean
+    of all, so dL/dV_cm = -1 / (B C M). values and d_values [C, R, M]; size: B.
+    """
     num_critics, num_rows, num = values.shape
     share, total = np.float32(-1.0 / size), 0.0
     for i in range(num_rows):
