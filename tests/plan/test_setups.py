@@ -120,7 +120,7 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
         plan = json.loads(session.run.plan_json.read_text())
     assert (compute.device, compute.kernel, compute.precision) == ("cpu", "torch", "bf16")
     assert sources["compute.precision"] == "plan"
-    ways = plan["measured"]["ways_to_learn"]
+    ways = plan["measured"]["setups"]
     assert ways["cpu torch float32"] == 0.02
     assert ways["cpu torch bf16"] == 0.008
     assert isinstance(ways["mps torch float32"], str)  # what torch says without such a device

@@ -22,7 +22,7 @@ RUN = {
     "name": "a-rather-long-environment-name-20260101-120000",
     "path": "/somewhere/runs/a-rather-long-environment-name-20260101-120000",
     "state": "failed",
-    "cause": "process gone",
+    "cause": "the process was killed",
     "step": None,
     "fps": None,
     "return_mean": None,

@@ -46,7 +46,7 @@ from mission_gym.ray.cluster import load_ray, open_cluster
 from mission_gym.report.formats import show_path
 from mission_gym.report.groups import describe_jobs, view_groups_jobs
 from mission_gym.report.screen.live import JobsScreen, show
-from mission_gym.report.screen.streams import inert, say
+from mission_gym.report.screen.streams import say, strip_control
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.store.groups import GroupDir, list_groups
 
@@ -239,7 +239,7 @@ def _logs(args: Sequence[str]) -> int:
                 file.seek(position)
                 data = file.read()
         position += len(data)
-        sys.stdout.write(inert(data.decode(errors="replace")))
+        sys.stdout.write(strip_control(data.decode(errors="replace")))
         sys.stdout.flush()
         if has_ended or not flags.follow:
             return 0
@@ -286,7 +286,7 @@ def _resume(args: Sequence[str]) -> int:
         return 0
     (group,) = _find_groups(flags.group, flags.runs_dir)
     if flags.trust:
-        queue.take_over(group)
+        queue.allow_all(group)
     queue.check_own(group)
     if group.read().kind == "sweep":
         from mission_gym.cli.sweep import run_sweep

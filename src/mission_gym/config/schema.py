@@ -119,7 +119,7 @@ class VectorSection(Section):
         60.0, gt=0, description="Time limit of a step, after which its worker is replaced; a reset has 5m."
     )
     max_restarts: Whole = Field(
-        5, ge=0, description="Consecutive restarts of an environment without a finished episode."
+        5, ge=0, description="Restarts in a row, with no finished episode between them, before the run fails."
     )
 
 
@@ -153,7 +153,9 @@ class ComputeSection(Section):
     threads: FromOneOrAuto = Field(
         "auto", description="CPU threads of the learner; auto respects OMP_NUM_THREADS and MKL_NUM_THREADS."
     )
-    acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Form of the policy that acts.")
+    acting: Literal["auto", "numpy", "torch"] = Field(
+        "auto", description="What computes actions: NumPy in the workers, or torch in the training process."
+    )
     acting_rows: FromOneOrAuto = Field(
         "auto",
         description="Observations per policy call, one per agent; changes the random numbers of a run.",
@@ -166,7 +168,7 @@ class ComputeSection(Section):
     overlap: Annotated[Literal["auto", "on", "off"], SWITCH] = Field(
         "auto",
         description="Collect the next rollout during the update, with weights that are one update old. auto:"
-        " if environments wait, an accelerator learns, or with DQN workers leave a core free.",
+        " if environments wait, an accelerator learns, or, with a replay, the workers leave a core free.",
     )
     tune: bool = Field(
         True,
@@ -195,8 +197,8 @@ class EvaluationSection(Section):
     retest_episodes: Whole = Field(
         0,
         ge=0,
-        description="Episodes of the final policy at the end, on seeds of the report suite that nothing else"
-        " uses (0 disables them). Sweeps set it for their re-tests.",
+        description="Extra evaluation episodes after training, on report seeds used nowhere else (0 disables"
+        " them). Sweeps set it for their re-tests.",
     )
 
 

@@ -109,7 +109,7 @@ def plan_starts(
     that a large job is not overtaken forever."""
     due = [job for job in waiting if job.not_before <= now]
     if not due:
-        return StartDecision(reason="a retry waits" if waiting else "")
+        return StartDecision(reason="waiting to retry a job" if waiting else "")
     due.sort(key=lambda job: -job.priority)  # stable
     num_running = len(running)
     if use.are_long and num_running and num_running not in use.rates and num_running + 1 in use.rates:
@@ -136,11 +136,13 @@ def plan_starts(
         if cores > free:
             reason = f"all {capacity.cores} cores are in use"
         elif number and number >= limit:
-            reason = f"more than {limit} at once must be measured first, or were measured to gain nothing"
+            reason = (
+                f"{limit} at once are the fastest measured so far; more are not yet measured or not faster"
+            )
         elif size > memory and number:
-            reason = f"{size / 1e9:.1f} GB for one more job are not free"
+            reason = f"another job needs {size / 1e9:.1f} GB, which are not free"
         elif vram_size > vram and num_on_gpu:
-            reason = f"{vram_size / 1e9:.1f} GB of GPU memory for one more job are not free"
+            reason = f"another job needs {vram_size / 1e9:.1f} GB of GPU memory, which are not free"
         if reason:
             break
         chosen.append((job, cores))
@@ -183,7 +185,7 @@ def plan_placements(
     gpus = {node.name: node.num_gpus - sum(job.uses_gpu for job in on_nodes[node.name]) for node in nodes}
     free = dict(cores)
     dealt: dict[str, list[WaitingJob]] = {node.name: [] for node in nodes}
-    reason = "a retry waits" if waiting and not due else ""
+    reason = "waiting to retry a job" if waiting and not due else ""
     for job in due:
         able = [node for node in nodes if node.num_gpus or not job.uses_gpu]
         if not able:

@@ -2,7 +2,7 @@
 networks.
 
 An algorithm is a folder below `algorithms/` with a subclass of `Algorithm` and a metrics.yaml, and a line in
-the table. Other rooms get the record and never ask for an algorithm by name. Only `make_learner`, the two
+the table. Other packages get the record and never ask for an algorithm by name. Only `make_learner`, the two
 `verify` methods and `measure_update_s` load torch.
 """
 

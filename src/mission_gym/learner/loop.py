@@ -57,7 +57,7 @@ def make_progress(learner: Learner, block: Block, stats: UpdateStats, phases: Ph
     )
 
 
-def newest(blocks: Sequence[Block]) -> Block:
+def current_block(blocks: Sequence[Block]) -> Block:
     """The block that is being filled: the first one that is not full, else the last one."""
     return next((block for block in blocks[:-1] if not block.is_full), blocks[-1])
 

@@ -32,7 +32,9 @@ class ReplaySection(AlgorithmSection):
 
     n_steps_per_env: Whole = Field(4, ge=1, description="Steps of each environment between updates.")
     batch_size: Whole = Field(64, ge=1, description="Transitions of a gradient step.")
-    replay_ratio: Number = Field(0.25, gt=0, description="Gradient steps per transition, for any n_envs.")
+    replay_ratio: Number = Field(
+        0.25, gt=0, description="Gradient steps per transition, independent of n_envs."
+    )
     replay_size: Whole = Field(
         100_000, ge=1, description="Capacity of the replay in transitions, over all environments."
     )

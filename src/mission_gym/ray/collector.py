@@ -198,7 +198,7 @@ class ClusterCollector(RemoteCollector[_ShardPart]):
     def metrics(self) -> dict[str, float]:
         """Also how many shards have an actor."""
         running, squeezed = self.vec.pool.count_running()
-        values = {"machine/actors": float(running), "machine/actors_squeezed": float(squeezed)}
+        values = {"machine/actors": float(running), "machine/actors_without_cpus": float(squeezed)}
         return super().metrics() | values
 
     def take_notes(self) -> list[str]:
@@ -248,7 +248,7 @@ class ClusterCollector(RemoteCollector[_ShardPart]):
     def _add(self, part: _ShardPart, report: ShardReport) -> None:
         """Write a report to its segment, or to a new one of first-ready blocks."""
         self.vec.note_restarts(part.owner, report.num_restarts)
-        self.vec.pool.forgive(part.owner)
+        self.vec.pool.reset_failures(part.owner)
         for own, given in zip(self.memory, report.memory, strict=True):
             own[part.columns] = given
         if self._first_ready:

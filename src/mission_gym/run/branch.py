@@ -112,7 +112,7 @@ def branch_run(
         source=source,
         parentage=Lineage("", ref.run.name, str(ref.run.path), info.step),
         start=step,
-        inspect=partial(refuse_misfits, checkpoint, parent, resolved),
+        inspect=partial(check_weights_fit, checkpoint, parent, resolved),
     ) as session:
         pin(ref.run, info.step, session.run.name)
         same_stages = parent.config.env.curriculum == resolved.config.env.curriculum
@@ -206,7 +206,7 @@ def load_parent(checkpoint: Checkpoint, session: Session, *, same_stages: bool) 
     session.begin_at(learner.step, episode_offset=count_episodes(checkpoint), stages=stages)
 
 
-def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:
+def check_weights_fit(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:
     """Raise ConfigError with the changed fields and the arrays that do not fit the child's network."""
     wanted, stored = _pick_networks(learner.arrays()), _pick_networks(learner_arrays(checkpoint))
     problems = []

@@ -26,7 +26,7 @@ from mission_gym.procs import usable_cores
 from mission_gym.ray.costs import describe_cluster
 from mission_gym.run.build import algorithm_of, one_blas_thread
 from mission_gym.run.config import resolve
-from mission_gym.run.settle import find_misfits, make_builder, open_new, settle, verify_device
+from mission_gym.run.settle import find_unusable_values, make_builder, open_new, settle, verify_device
 
 _TOTALS = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 _START_S = 2.0  # of a process, before its first step
@@ -92,10 +92,10 @@ def preview_sweep(resolved: Resolved, values: Mapping[str, Any]) -> SweepPreview
     """
     environment, resolved, *_ = open_new(resolved, measure_s=PROBE_S)
     spec, config, pace = environment.spec, resolved.config, environment.pace
-    if problems := find_misfits(resolved, environment):
+    if problems := find_unusable_values(resolved, environment):
         raise ConfigError(problems)
     changed = {path: resolved.with_values({path: value}, "flag --over") for path, value in values.items()}
-    misfits = [path for path, each in changed.items() if find_misfits(each, environment)]
+    misfits = [path for path, each in changed.items() if find_unusable_values(each, environment)]
     if pace is None and environment.backend.runs_here and not environment.backend.own_vector_form:
         pace = time_steps(environment.factory, spec, PROBE_S)
     least_s = _START_S
@@ -124,7 +124,7 @@ def _settle_small(algo: str) -> tuple[Settled, EnvSpec]:
     """A config of the algorithm on a small environment, with discrete actions if it takes them."""
     for env_id in _SMALL_ENVS:
         environment, resolved, *_ = open_new(resolve(env_id, _DEVICE_FLAGS | {"algo": algo}))
-        if not find_misfits(resolved, environment):
+        if not find_unusable_values(resolved, environment):
             break
     return settle(resolved, environment)[0].settled, environment.spec
 

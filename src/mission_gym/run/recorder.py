@@ -178,7 +178,7 @@ class Recorder:
         if cause and cause != before:
             self.warn(f"{problem}: {error}")
         elif before and not cause:
-            self.warn(f"the disk has room again; the {kind} is written")
+            self.warn(f"the {kind} can be written again")
 
     def warn(self, message: str, **fields: Any) -> None:
         """Record a warning."""
@@ -203,7 +203,7 @@ class Recorder:
 
     def losses(self) -> dict[str, Any]:
         """Rows that sinks lost, by name, and events that the listener failed on; None for none."""
-        return {"lost_rows": self._stream.num_lost or None, "lost_words": self._num_unheard or None}
+        return {"lost_rows": self._stream.num_lost or None, "lost_events": self._num_unheard or None}
 
     def add_episodes(self, episodes: list[Episode]) -> None:
         """Add finished episodes to the stream and the rolling window; failed ones are left out."""

@@ -17,7 +17,7 @@ from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, RunGoneError, UsageError, describe, nearest
 from mission_gym.learner import loop
 from mission_gym.learner.contract import Learner
-from mission_gym.learner.loop import StopFlag, newest
+from mission_gym.learner.loop import StopFlag, current_block
 from mission_gym.procs import BoundedLog
 from mission_gym.ray.backend import leave
 from mission_gym.run.build import make_collector
@@ -327,7 +327,7 @@ class Session(RunContext):
 
     def _between_updates(self) -> None:
         """Run the evaluation and write the checkpoint that are due; after a stop, the resumed run does."""
-        if newest(self.blocks).num_filled or self.stop():
+        if current_block(self.blocks).num_filled or self.stop():
             return
         if self.selection.is_due():
             self._evaluate()

@@ -197,7 +197,7 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
     resolved, notes = apply_rules(resolved, start)
     spec, algorithm = environment.spec, algorithm_of(resolved.config)
     resolved = _fill(resolved, {"vector.vector": environment.backend.name})
-    if problems := find_misfits(resolved, environment):
+    if problems := find_unusable_values(resolved, environment):
         raise ConfigError(problems)
     backend = load_backend(resolved.config.vector.vector)
     layout = algorithm.layout(resolved.config, spec)
@@ -276,7 +276,7 @@ def _measure_setups(resolved: Resolved, setups: list[LearnerSetup], environment:
     return choose_setup(measure_setups(setups, resolved.config, spec, measure), collect_s, overlaps)
 
 
-def find_misfits(resolved: Resolved, environment: Environment) -> list[str]:
+def find_unusable_values(resolved: Resolved, environment: Environment) -> list[str]:
     """A problem for each explicit value that a run on this environment can't use."""
     config, sources, spec = resolved.config, resolved.sources, environment.spec
     algorithm, compute = algorithm_of(config), config.compute

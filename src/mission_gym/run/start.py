@@ -189,7 +189,7 @@ def _prime(
         config = session.config
     notes = [*notes, *timed.take_notes()]
     if share := read_share():
-        notes.append(f"planned for a share of {share} of the machine's cores")
+        notes.append(f"planned for {share} of the machine's cores")
     if num_failed:
         session.state.env_failures += num_failed
         notes.append(f"{num_failed} episodes failed while the statistics were primed; they are counted")
@@ -217,7 +217,7 @@ def _prime(
         "versions": versions(name_gpu(config.compute.device)),
         "signature": spec.signature,
         "tuning": entry,
-        "measured": measured | {"ways_to_learn": find_measured(config, spec)},
+        "measured": measured | {"setups": find_measured(config, spec)},
     }
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))

@@ -1,6 +1,6 @@
 """Atomic, durable files: a reader sees the old content or the new, even if the writer is killed.
 
-Every write of this room goes through here or through `disk_errors`. A full or read-only disk is therefore
+Every write of this package goes through here or through `disk_errors`. A full or read-only disk is therefore
 always a DiskError with the path and the cause. JSON files are validated with pydantic, so values have the
 types that their readers expect.
 """

@@ -88,7 +88,7 @@ class _Ended(_JobEvent):
     event: Literal["ended"]
     state: Literal["queued", "done", "failed", "stopped"]  # queued: it is tried again
     cause: Str = ""
-    unborn: bool = False  # its supervisor died before the process started
+    never_started: bool = False  # its supervisor died before the process started
 
 
 class _Requested(_JobEvent):
@@ -284,7 +284,7 @@ class GroupDir:
                 case _Announced():
                     jobs[name] = replace(jobs[name], run=Path(row.run))
                 case _Ended():
-                    job, fewer = jobs[name], int(row.unborn)
+                    job, fewer = jobs[name], int(row.never_started)
                     jobs[name] = replace(
                         job, state=row.state, cause=row.cause, attempts=job.attempts - fewer,
                         tries=job.tries - fewer, stop_asked=job.stop_asked and row.state == "queued",
@@ -294,9 +294,9 @@ class GroupDir:
                 case _Requested():
                     if jobs[name].state in ("failed", "stopped"):
                         jobs[name] = replace(jobs[name], state="queued", tries=0, cause="")
-        return {name: self._look(job) for name, job in jobs.items()}
+        return {name: self._add_announced_run(job) for name, job in jobs.items()}
 
-    def _look(self, job: Job) -> Job:
+    def _add_announced_run(self, job: Job) -> Job:
         """Add a run that was announced but is not in the journal because the supervisor died."""
         if job.run is None and job.attempts:
             return replace(job, run=read_announced(self.run_file(job.name)))

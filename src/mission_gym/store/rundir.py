@@ -108,7 +108,7 @@ class Status(Record):
     stage: Annotated[dict[str, Any] | None, SkipValidation, View.SHOW] = None  # number, of, name
     verdict: Annotated[Verdict | None, View.SHOW] = None
     lost_rows: Annotated[dict[str, int] | None, SkipValidation] = None  # by sink
-    lost_words: Annotated[int | None, SkipValidation] = None  # events that the terminal did not show
+    lost_events: Annotated[int | None, SkipValidation] = None  # events that the terminal did not show
 
 
 def list_fields(view: View) -> tuple[str, ...]:
@@ -236,13 +236,13 @@ class RunDir:
     def read_status(self) -> dict[str, Any]:
         """Return the status; RunStateError if it is damaged.
 
-        A run whose process was killed is `failed`, cause `process gone`.
+        A run whose process was killed is `failed`, cause `the process was killed`.
         """
         status = self._checked_status()
         if status.get("state") in ("starting", "running") and not self.is_locked:
             status = self._checked_status()  # it may have ended in between
             if status.get("state") in ("starting", "running"):
-                status |= {"state": "failed", "cause": "process gone"}
+                status |= {"state": "failed", "cause": "the process was killed"}
         return status
 
     def _stored_status(self) -> dict[str, Any]:

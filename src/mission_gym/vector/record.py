@@ -1,6 +1,6 @@
 """The record of a backend, and what vectors are made from: `Source`, `VectorOptions` and `Limits`.
 
-Other rooms read facts from a record and never compare its name. This module imports no NumPy and no
+Other packages read facts from a record and never compare its name. This module imports no NumPy and no
 Gymnasium, so that workers can start first.
 """
 
@@ -42,7 +42,7 @@ class Limits:
 
 
 class WorkerExtension(NamedTuple):
-    """Code and shared memory that another room adds to the workers of a vector."""
+    """Code and shared memory that another package adds to the workers of a vector."""
 
     service: str  # the entry point of the worker processes
     setup: Any  # sent to each of them

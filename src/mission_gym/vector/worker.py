@@ -44,7 +44,7 @@ class WorkerSetup:
     options: VectorOptions
     spin: bool  # poll for the next command instead of sleeping
     kind: type[SerialVec] = SerialVec  # how the environments are stepped
-    extra: Any = None  # for services of other rooms
+    extra: Any = None  # for services of other packages
 
 
 class Service:

@@ -2,7 +2,7 @@
 exploration. `kernel`: the contract of the code that touches the networks. `torch_kernel`: the reference
 kernel. `compiled_kernel`, `compiled_steps`: the compiled kernel. `build`: the learner of a config, and the
 verification of its kernels. `algorithm`: the record. The replay and its bookkeeping are in the learner
-room."""
+package."""
 
 from mission_gym.algorithms.dqn.algorithm import Dqn
 

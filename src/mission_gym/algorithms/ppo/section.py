@@ -63,7 +63,8 @@ class PpoSection(AlgorithmSection):
     max_grad_norm: Number = Field(
         0.5,
         gt=0,
-        description="Norm to which gradients are clipped, actor and critic separately if they can be.",
+        description="Norm to which gradients are clipped, separately for actor and critic unless they share"
+        " layers.",
     )
     target_kl: Annotated[Number | None, NONE] = Field(
         None,

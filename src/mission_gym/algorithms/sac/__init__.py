@@ -2,7 +2,7 @@
 `kernel`: the contract of the code that touches the networks. `torch_kernel`: the reference kernel.
 `compiled_kernel`, `compiled_steps`, `compiled_loss`: the compiled kernel. `build`: the learner of a config,
 and the verification of its kernels. `algorithm`: the record. The replay and its bookkeeping are in the
-learner room."""
+learner package."""
 
 from mission_gym.algorithms.sac.algorithm import Sac
 

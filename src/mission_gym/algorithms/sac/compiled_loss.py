@@ -25,8 +25,8 @@ class Draw(NamedTuple):
     """Actions that were drawn from the policy, and what their gradient needs."""
 
     log_prob: Array  # float32 [R]
-    spread: Array  # float32 [R, K]: std noise
-    bend: Array  # float32 [R, K]: d log std / d raw log std
+    scaled_noise: Array  # float32 [R, K]: std noise
+    d_log_std: Array  # float32 [R, K]: d log std / d raw log std
 
 
 @kernel
@@ -41,15 +41,15 @@ def draw_actions(outputs: Array, noise: Array, action: Array, draw: Draw) -> Non
         for k in range(num):
             bent = math.tanh(float(outputs[i, num + k]))
             log_std = _LOW + _HALF_RANGE * (1.0 + bent)
-            spread = math.exp(log_std) * noise[i, k]
-            u = outputs[i, k] + spread
+            scaled = math.exp(log_std) * noise[i, k]
+            u = outputs[i, k] + scaled
             e = math.exp(-2.0 * abs(u))
             size = (1.0 - e) / (1.0 + e)
             action[i, k] = size if u > 0.0 else -size
             log_normal = -0.5 * noise[i, k] * noise[i, k] - log_std - HALF_LOG_2PI
             log_prob += log_normal - 2.0 * (_LOG_2 - abs(u) - math.log1p(e))
-            draw.spread[i, k] = spread
-            draw.bend[i, k] = _HALF_RANGE * (1.0 - bent * bent)
+            draw.scaled_noise[i, k] = scaled
+            draw.d_log_std[i, k] = _HALF_RANGE * (1.0 - bent * bent)
         draw.log_prob[i] = log_prob
 
 
@@ -67,7 +67,7 @@ def backward_actions(action: Array, draw: Draw, d_action: Array, d_log_prob: flo
             a = action[i, k]
             d_u = d_action[i, k] * (_ONE - a * a) + weight * (a + a)
             d_outputs[i, k] = d_u
-            d_outputs[i, num + k] = (d_u * draw.spread[i, k] - weight) * draw.bend[i, k]
+            d_outputs[i, num + k] = (d_u * draw.scaled_noise[i, k] - weight) * draw.d_log_std[i, k]
 
 
 @kernel

@@ -17,7 +17,9 @@ class SacSection(ReplaySection):
     """The hyperparameters of SAC."""
 
     batch_size: Whole = Field(256, ge=1, description="Transitions of a gradient step.")
-    replay_ratio: Number = Field(1.0, gt=0, description="Gradient steps per transition, for any n_envs.")
+    replay_ratio: Number = Field(
+        1.0, gt=0, description="Gradient steps per transition, independent of n_envs."
+    )
     replay_size: Whole = Field(
         1_000_000, ge=1, description="Capacity of the replay in transitions, over all environments."
     )
@@ -33,7 +35,7 @@ class SacSection(ReplaySection):
         0.1, gt=0, description="Initial weight of the entropy, in units of the returns' standard deviation."
     )
     learn_temperature: bool = Field(
-        True, description="Adapt the weight of the entropy to target_entropy; off: it stays."
+        True, description="Tune the temperature to target_entropy; otherwise it is fixed."
     )
     target_entropy: Annotated[Number | None, NONE] = Field(
         None, description="Entropy of the policy that the temperature aims at. none: minus the action's size."
