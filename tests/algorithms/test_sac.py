@@ -11,8 +11,7 @@ import torch
 
 from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.sac import ALGORITHM
-from mission_gym.algorithms.sac.build import make_kernel, make_settings
-from mission_gym.algorithms.sac.learner import SacLearner
+from mission_gym.algorithms.sac.learner import SacLearner, make_kernel, make_settings
 from mission_gym.algorithms.sac.loss import (
     actor_loss,
     compute_targets,

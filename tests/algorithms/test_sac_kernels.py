@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from mission_gym.actions import ActionSpec
-from mission_gym.algorithms.sac import build, torch_kernel
-from mission_gym.algorithms.sac.build import make_kernel, make_settings
+from mission_gym.algorithms.sac import learner as build
+from mission_gym.algorithms.sac import torch_kernel
 from mission_gym.algorithms.sac.kernel import GRAD_NORM, SacKernel
+from mission_gym.algorithms.sac.learner import make_kernel, make_settings
 from mission_gym.algorithms.sac.section import SettledSac
 from mission_gym.config.rules import apply_rules
 from mission_gym.data import LeafSpec

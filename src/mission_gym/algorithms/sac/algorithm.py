@@ -25,22 +25,22 @@ class Sac(OffPolicyAlgorithm):
         return PolicySpec.of(config.policy, spec, form="squashed", outputs_per_real=2, critic_leaves=hidden)
 
     def make_learner(self, config: Settled, spec: EnvSpec) -> Learner:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.make_learner(config, spec)
+        return learner.make_learner(config, spec)
 
     def has_compiled_kernel(self, config: Config, threads: int) -> bool:
         return True
 
     def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.verify_compiled_kernel(config, spec, threads)
+        return learner.verify_compiled_kernel(config, spec, threads)
 
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.verify_device(config, spec)
+        return learner.verify_device(config, spec)
 
     def refuse(self, resolved: Resolved, spec: EnvSpec) -> list[str]:
         action, source = spec.action, resolved.sources["run.algo"]
