@@ -18,7 +18,7 @@ from mission_gym.data import EnvSpec, Fact
 from mission_gym.errors import ConfigError, DeviceMemoryError
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.cache import make_key, read_plan, write_plan
-from mission_gym.policy.image_layers import count_work
+from mission_gym.policy.layout import count_work
 from mission_gym.procs import read_machine, usable_cores
 from mission_gym.procs.machine import count_threads, measure_use, read_thread_cap, versions
 from mission_gym.vector.record import Backend

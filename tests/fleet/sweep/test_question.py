@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mission_gym.algorithms import ALGORITHMS
-from mission_gym.fleet.sweep.space import (
+from mission_gym.fleet.sweep.question import (
     fit_values,
     from_sampler,
     limit_rollouts,
