@@ -71,7 +71,7 @@ class SacLearner(OffPolicyLearner):
                 for number in range(num // size)
             ]
         )
-        return self.kernel.learn(batch, noise, learning_rate, self._paid + first)
+        return self.kernel.learn(batch, noise, learning_rate, self._num_steps_done + first)
 
     def _describe(self, means: list[float] | None) -> dict[str, float]:
         if means is None:
