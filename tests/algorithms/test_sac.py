@@ -25,6 +25,7 @@ from mission_gym.algorithms.sac.section import SettledSac
 from mission_gym.algorithms.sac.torch_kernel import TorchSacKernel
 from mission_gym.data import Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import ConfigError
+from mission_gym.learner.off_policy_learner import Transitions
 from mission_gym.learner.replay import ReplayLayout
 from mission_gym.policy import PolicySpec
 from mission_gym.rollout.blocks import make_block
@@ -221,6 +222,30 @@ def test_a_change_of_the_unit_keeps_what_was_learned() -> None:
     kernel.rescale_values(0.25)
     torch.testing.assert_close(kernel.critics(inputs, action), 0.25 * before)
     assert kernel.temperature.log_alpha.exp().item() == pytest.approx(0.25 * alpha)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_change_of_the_unit_keeps_the_size_of_the_next_step(name: str) -> None:
+    """Moments of Adam follow the unit of values, in actor and critics."""
+    learner, rng = make_learner(), np.random.default_rng(0)
+    feed(learner, 3)
+    rows = learner.replay.gather(learner.replay.draw(rng, 8))
+    both = learner.encoder.encode(rows.both)
+    noise, steps = rng.standard_normal((1, 2, 8, 2), np.float32), []
+    for factor in (1.0, 0.125):
+        kernel = make_kernel(learner.spec, 1, make_settings(learner.section, 2), name)
+        for unit in (1.0, 1.0, factor):
+            if unit != 1.0:
+                kernel.rescale_values(unit)
+            before = kernel.acting() | kernel.training()
+            reward = rows.reward * np.float32(unit)
+            ends = both.rows(slice(8)), both.rows(slice(8, None))
+            batch = Transitions(ends[0], rows.action, reward, rows.discount, ends[1], None, None)
+            kernel.learn(batch, noise, 1e-5, 0)
+        after = kernel.acting() | kernel.training()
+        steps.append({key: after[key] - array for key, array in before.items() if "target" not in key})
+    for key, step in steps[0].items():  # Adam's epsilon matters to the smallest gradients
+        assert np.abs(step - steps[1][key]).mean() < 0.05 * np.abs(step).mean(), key
 
 
 def test_actions_are_uniform_until_learning_starts() -> None:

@@ -27,10 +27,10 @@ _FEWEST_STEPS, _UPDATES_S, _LONGEST_S = 16, 0.02, 1.0  # of the timed updates
 _NEVER = 1 << 60
 
 
-# For plans and rules before costs are measured.
-_PROVISIONAL_RATIO = 1.0
+_PROVISIONAL_RATIO = 1.0  # for plans and rules before costs are measured
+_LONGER = 1.1  # gradient steps of a transition relative to collecting it, with a ratio of auto
 RATIO_TEXT = (
-    "Gradient steps per transition, for any n_envs. auto: as many as take the time of collecting it, measured"
+    "Gradient steps per transition, for any n_envs. auto: as many as the time of collecting it allows, measured"
     " before the first update, within limits of the algorithm."
 )
 
@@ -169,18 +169,19 @@ class OffPolicyAlgorithm(Algorithm):
     def choose_measured(
         self, resolved: Resolved, collect_s: float, update_s: float
     ) -> tuple[dict[str, Any], str]:
-        """The replay ratio whose gradient steps take as long as collecting.
+        """The replay ratio whose gradient steps take a little longer than collecting.
 
-        If both overlap, the learner is always busy. If they alternate, half of the time is spent on each: the
-        time to a return is shortest there if the steps to it fall with the square root of the ratio.
+        If both overlap, the learner is busy all the time, also when their times vary. If they alternate, half
+        of the time is spent on each: the time to a return is shortest there if the steps to it fall with the
+        square root of the ratio.
         """
         low, high = replay_section(resolved.config).RATIO_RANGE
         step_s = update_s / _PROVISIONAL_RATIO
-        wanted = collect_s / step_s
+        wanted = _LONGER * collect_s / step_s
         ratio = float(f"{min(max(wanted, low), high):.2g}")
         reason = (
-            f"replay_ratio {ratio:g}: collecting a transition takes {1e3 * collect_s:.3g} ms, as long as"
-            f" {wanted:.2g} gradient steps"
+            f"replay_ratio {ratio:g}: collecting a transition takes {1e3 * collect_s:.3g} ms, a gradient step"
+            f" {1e3 * step_s:.3g} ms"
         )
         if not low <= wanted <= high:
             reason += f"; auto is {low:g} to {high:g} for {self.name}"
