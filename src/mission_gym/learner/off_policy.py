@@ -30,8 +30,8 @@ _NEVER = 1 << 60
 _PROVISIONAL_RATIO = 1.0  # for plans and rules before costs are measured
 _LONGER = 1.1  # gradient steps of a transition relative to collecting it, with a ratio of auto
 RATIO_TEXT = (
-    "Gradient steps per transition, for any n_envs. auto: as many as the time of collecting it allows, measured"
-    " before the first update, within limits of the algorithm."
+    "Gradient steps per transition, for any n_envs. auto: as many as the time of collecting it allows, by"
+    " a measurement before the first update, within limits of the algorithm."
 )
 
 
