@@ -231,7 +231,7 @@ def _render_shipped(name: str, shipped: Mapping[str, Mapping[str, Any]]) -> dict
     return {
         f"{name}-{algo}": _render_values(
             {key: row for key, row in named.items() if row},
-            {key: row["origin"] for key, row in shipped.items() if "origin" in row},
+            {key: origin for key, row in shipped.items() if (origin := layers.origin_of(row, algo))},
         )
         for algo, named in rows.items()
     }

@@ -40,7 +40,7 @@ class Flags(TypedDict, total=False):
     max_grad_norm: float
     target_kl: float | None
     normalize_advantage: bool
-    replay_ratio: float
+    replay_ratio: Literal["auto"] | float
     replay_size: int | str
     learning_starts: int | str
     n_step: int | str

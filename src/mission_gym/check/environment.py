@@ -234,12 +234,13 @@ def _run_check(name: str, check: Iterator[Finding], ok: str, skipped: list[str])
 
 
 def _check_actions(context: CheckContext, out_of_time: Clock) -> Iterator[Finding]:
+    yield from checks.check_bounds(context.spec.action)
     if context.doubt:
         raise CheckSkipped(f"dead actions: {context.doubt}")
     if context.survey.failures:
         raise CheckSkipped("dead actions, until the errors are fixed")
     equal, left_out = find_equal_actions(context.factory, context.spec, context.survey.traces, out_of_time)
-    yield from (make_finding("actions", "equal", text=text) for text in equal)
+    yield from (make_finding("actions", case, text=text) for case, text in equal)
     if left_out:
         raise CheckSkipped(left_out)
 

@@ -272,6 +272,7 @@ class AlgorithmSection(Section):
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)  # fields with a `_final` value
     COSTS: ClassVar[frozenset[str]] = frozenset()  # fields that the cost of a training step depends on
+    MEASURED: ClassVar[tuple[str, ...]] = ()  # fields whose `auto` follows from measured costs
     EFFECTS: ClassVar[Mapping[str, str]] = {}  # by field: the effect of a change on a branch
     SEARCH: ClassVar[Mapping[str, SearchRange]] = {}  # fields that a sweep searches by default
     UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
@@ -283,6 +284,10 @@ class AlgorithmSection(Section):
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
         """Resolve `auto` values by arithmetic, and add a problem for values that contradict each other."""
         return resolved
+
+    def open_names(self) -> list[str]:
+        """The fields that a new run settles by measured costs."""
+        return [name for name in self.MEASURED if getattr(self, name) == "auto"]
 
     def scheduled_names(self) -> list[str]:
         """The fields that change with the step over the whole run."""

@@ -219,6 +219,15 @@ class Algorithm(ABC):
     def measure_update_s(self, learner: Learner, config: Settled, spec: EnvSpec) -> float:
         """Seconds of learning per transition, measured."""
 
+    def choose_measured(
+        self, resolved: Resolved, collect_s: float, update_s: float
+    ) -> tuple[dict[str, Any], str]:
+        """Values by path for the fields that are `auto` and follow from measured costs, with the reason.
+
+        collect_s, update_s: seconds per transition, measured with provisional values.
+        """
+        return {}, ""
+
     def prepare_rehearsal(self, learner: Learner) -> None:
         """Prepare a learner that is only timed: it learns from the first block on."""
         return

@@ -21,7 +21,7 @@ from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.blocks import check_finite, with_prefix
 from mission_gym.learner.contract import Learner, Schedule, schedule_of
-from mission_gym.learner.off_policy import ReplaySection
+from mission_gym.learner.off_policy import ReplaySection, settled_ratio
 from mission_gym.learner.replay import Replay, ReplayLayout
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.streams import Streams
@@ -207,7 +207,7 @@ class OffPolicyLearner(Learner):
                 self._rescale(self.scale.move(has_learned=self.gradient_steps > 0))
         learning_rate = schedule_of(self.section, "learning_rate", self._total_steps).at(self.step)
         # Due steps are counted over all transitions so far, which carries fractions without drift.
-        due = math.floor(self.section.replay_ratio * self._num_transitions + 1e-9) - self._num_steps_done
+        due = math.floor(settled_ratio(self.section) * self._num_transitions + 1e-9) - self._num_steps_done
         while len(self._table) < due:
             if stop():
                 return None

@@ -126,6 +126,11 @@ def _refuse_changes(ref: RunRef, parent: Resolved, child: Resolved, step: int) -
         raise UsageError(
             "n_envs=auto is for new runs; a branch keeps its parent's or gets a number [--n-envs]"
         )
+    for name in child.config.algorithm.open_names():
+        raise UsageError(
+            f"{name}=auto is for new runs; a branch keeps its parent's or gets a number"
+            f" [{child.sources[f'{child.config.run.algo}.{name}']}]"
+        )
     keys = [set(each.config.policy.critic_keys) for each in (parent, child)]
     if keys[0] != keys[1]:
         before, after = (", ".join(sorted(each)) or "none" for each in keys)

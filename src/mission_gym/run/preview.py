@@ -14,14 +14,16 @@ import torch
 
 from mission_gym.algorithms import ALGORITHMS
 from mission_gym.config.layers import Resolved
+from mission_gym.config.rules import fix_num_envs
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
 from mission_gym.env.pace import time_steps
 from mission_gym.errors import ConfigError, MissionGymError
-from mission_gym.plan.cache import find_cache, make_plan_key, read_plan, write_plan
+from mission_gym.plan.cache import apply_plan, find_cache, make_plan_key, read_plan, write_plan
 from mission_gym.plan.costs import Builder
+from mission_gym.plan.measured import fill_measured
 from mission_gym.plan.setups import find_devices
-from mission_gym.plan.tuner import PROBE_S, Say, Tuner
+from mission_gym.plan.tuner import PROBE_S, Say, Tuned, Tuner
 from mission_gym.procs import usable_cores
 from mission_gym.ray.costs import describe_cluster
 from mission_gym.run.build import algorithm_of, one_blas_thread
@@ -53,6 +55,10 @@ def advise(resolved: Resolved, budget_s: float, say: Say, *, retune: bool = Fals
             entry = Tuner(builder, resolved, budget_s, say, entry).run()
         if not write_plan(key, entry):
             say(f"the plan can't be stored in {find_cache()}; the next run measures again")
+    with one_blas_thread():
+        planned = apply_plan(fix_num_envs(resolved), entry["values"])
+        entry = fill_measured(builder, Tuned(planned, key, entry), say).entry
+    assert entry is not None
     layout, update = entry["layout"], entry["update"]
     cluster = {} if builder.cluster is None else {"cluster": describe_cluster(builder.cluster)}
     return cluster | {

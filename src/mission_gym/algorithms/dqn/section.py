@@ -61,6 +61,7 @@ class DqnSection(ReplaySection):
         "exploration_final_eps": SearchRange(0.01, 0.2, "log"),
         "exploration_fraction": SearchRange(0.02, 0.5, "log"),
     }
+    RATIO_RANGE: ClassVar = (0.25, 1.0)  # from the default to RL Zoo's highest
     PROFILE: ClassVar = {"vector.n_envs": 8, "policy.network_arch": (128, 128), "policy.activation": "relu"}
     UNUSED: ClassVar = (
         *unused_replay_values("dqn"),

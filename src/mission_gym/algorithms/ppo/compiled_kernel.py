@@ -17,15 +17,7 @@ import numpy as np
 from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.ppo import compiled_loss, compiled_steps
 from mission_gym.algorithms.ppo.compiled_loss import ActionScratch
-from mission_gym.algorithms.ppo.compiled_steps import (
-    Batch,
-    Ranks,
-    Scratch,
-    Shape,
-    Vectors,
-    evaluate,
-    learn,
-)
+from mission_gym.algorithms.ppo.compiled_steps import Batch, Scratch, Shape, evaluate, learn
 from mission_gym.algorithms.ppo.kernel import COLUMNS, Samples, make_evidence
 from mission_gym.algorithms.ppo.section import PpoSection, StepSettings
 from mission_gym.data import Array, LeafSpec
@@ -39,6 +31,7 @@ from mission_gym.learner.mlp import (
     make_mlp,
     total_width,
 )
+from mission_gym.learner.ranks import Ranks, Vectors
 from mission_gym.learner.verify import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team

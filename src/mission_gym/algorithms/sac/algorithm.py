@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mission_gym.algorithms.sac.section import SacSection, sac_section
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
@@ -57,6 +59,18 @@ class Sac(OffPolicyAlgorithm):
                 f" bound its action space, or use ppo [{source}]"
             ]
         return []
+
+    def choose_measured(
+        self, resolved: Resolved, collect_s: float, update_s: float
+    ) -> tuple[dict[str, Any], str]:
+        """Many gradient steps per transition need layer normalization: without it, values diverge."""
+        values, reason = super().choose_measured(resolved, collect_s, update_s)
+        sac, path, most = sac_section(resolved.config), "sac.critic_layer_norm", SacSection.NORM_RATIO
+        if values["sac.replay_ratio"] <= most or sac.critic_layer_norm:
+            return values, reason
+        if resolved.explicit(path):
+            return {"sac.replay_ratio": most}, f"{reason}; {most:g} without critic_layer_norm"
+        return values | {path: True}, f"{reason}; critic_layer_norm, as for every ratio above {most:g}"
 
     def flops_per_parameter(self, config: Settled) -> float:
         """Of two critics (target pass, pass and its backward, and the actor's pass with the gradient of the

@@ -20,12 +20,10 @@ from mission_gym.algorithms.sac import kernel as contract
 from mission_gym.algorithms.sac.compiled_loss import Draw
 from mission_gym.algorithms.sac.compiled_steps import (
     NUM_SUMS,
-    Ranks,
     SacRows,
     SacScratch,
     SacShape,
     StepSettings,
-    Vectors,
     learn,
 )
 from mission_gym.algorithms.sac.kernel import (
@@ -56,6 +54,7 @@ from mission_gym.learner.mlp import (
     total_width,
 )
 from mission_gym.learner.off_policy_learner import StepStats, Transitions
+from mission_gym.learner.ranks import Ranks, Vectors
 from mission_gym.learner.verify import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team

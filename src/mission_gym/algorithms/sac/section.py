@@ -9,17 +9,15 @@ from pydantic import Field
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import Unused
 from mission_gym.config.schema import Config, SearchRange
-from mission_gym.config.types import NONE, Number, Whole
-from mission_gym.learner.off_policy import ReplaySection, unused_replay_values
+from mission_gym.config.types import NONE, Number, PositiveOrAuto, Whole
+from mission_gym.learner.off_policy import RATIO_TEXT, ReplaySection, unused_replay_values
 
 
 class SacSection(ReplaySection):
     """The hyperparameters of SAC."""
 
     batch_size: Whole = Field(256, ge=1, description="Transitions of a gradient step.")
-    replay_ratio: Number = Field(
-        1.0, gt=0, description="Gradient steps per transition, independent of n_envs."
-    )
+    replay_ratio: PositiveOrAuto = Field(1.0, description=RATIO_TEXT)
     replay_size: Whole = Field(
         1_000_000, ge=1, description="Capacity of the replay in transitions, over all environments."
     )
@@ -59,6 +57,8 @@ class SacSection(ReplaySection):
         "tau": SearchRange(1e-3, 0.1, "log"),
         "n_step": SearchRange(1, 5, "log"),
     }
+    RATIO_RANGE: ClassVar = (0.5, 20.0)
+    NORM_RATIO: ClassVar = 2.0  # above it, auto normalizes the critics' layers
     PROFILE: ClassVar = {"vector.n_envs": 4, "policy.network_arch": (256, 256), "policy.activation": "relu"}
     IMAGE_PROFILE: ClassVar = {"sac.replay_size": 50_000}
     UNUSED: ClassVar = (

@@ -14,7 +14,8 @@ from mission_gym.config.layers import Resolved
 from mission_gym.fleet.groups import ask_jobs
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.requests import find_needs
-from mission_gym.fleet.sweep.question import MOST_TRIALS, fit_values, make_choice
+from mission_gym.fleet.sweep.question import MOST_TRIALS
+from mission_gym.fleet.sweep.space import fit_values, make_choice
 from mission_gym.fleet.sweep.study import Study, SweepTrial, rank
 from mission_gym.fleet.sweep.trials import (
     choose_candidates,

@@ -26,7 +26,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from mission_gym.errors import RunStateError
-from mission_gym.fleet.sweep.question import SamplerRange, from_sampler, sampler_range, to_sampler
+from mission_gym.fleet.sweep.space import SamplerRange, from_sampler, sampler_range, to_sampler
 from mission_gym.store.files import disk_errors
 from mission_gym.store.sweeps import STUDY, Axis, TrialRow, Value, Values
 from mission_gym.streams import generator
