@@ -20,7 +20,7 @@ from mission_gym.algorithms.sac.loss import (
     sample_actions,
     temperature_loss,
 )
-from mission_gym.algorithms.sac.section import SettledSac
+from mission_gym.algorithms.sac.section import SacSection
 from mission_gym.algorithms.sac.torch_kernel import TorchSacKernel
 from mission_gym.data import Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import ConfigError
@@ -42,7 +42,7 @@ KERNELS = ("torch", "compiled")
 def make_learner(num_envs: int = 4, n_step: int = 1, **changes: Any) -> SacLearner:
     normalize_returns, kernel_name = changes.pop("normalize_returns", False), changes.pop("kernel", "torch")
     action = changes.pop("action", BOX)
-    section = SettledSac(**(VALUES | changes))
+    section = SacSection(**(VALUES | changes))
     spec = PolicySpec((LEAF,), action, (16, 16), "relu", form="squashed", outputs_per_real=2)
     kernel = make_kernel(spec, 1, make_settings(section, action.num_reals), kernel_name)
     layout = ReplayLayout((LEAF,), action, 0, num_envs, 500, n_step, 0.9)

@@ -27,7 +27,7 @@ from mission_gym.algorithms.sac.kernel import (
     head_power,
 )
 from mission_gym.algorithms.sac.loss import (
-    Sampled,
+    ActionSample,
     actor_loss,
     compute_targets,
     critic_loss,
@@ -229,7 +229,7 @@ class TorchSacKernel(ReplayNetwork):
         of_alpha = None if goal is None else temperature_loss(log_alpha, sampled.log_prob, goal).squeeze(0)
         return _Policy(loss, of_alpha, entropy)
 
-    def _act(self, inputs: Inputs, noise: Tensor) -> Sampled:
+    def _act(self, inputs: Inputs, noise: Tensor) -> ActionSample:
         flat, shaped = inputs
         outputs = self.actor.actor_outputs((flat[:, : self._num_flat], shaped[: self._num_shaped]))
         return sample_actions(outputs, noise)
