@@ -1,4 +1,4 @@
-"""The parts of the site that are not in docs/: pages of the repository's root, and links to its other files."""
+"""Hooks of mkdocs: adds the pages of the repository's root, and adapts links to files outside docs/."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to pages of the root stay links; other files outside docs/ become their paths. Blocks that are files
-    get their name as a title."""
+    """Keep links to pages of the root, replace those to other files by their paths, and give blocks that are
+    files their name as a title."""
     depth = page.file.src_uri.count("/")
 
     def replace(match: re.Match[str]) -> str:
