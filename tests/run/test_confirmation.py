@@ -23,6 +23,7 @@ from mission_gym.report.documents import describe_run_fully
 from mission_gym.report.terminal import RunView
 from mission_gym.run.config import resolve
 from mission_gym.run.evaluation import EvalResult, Evaluator, combine, summarise
+from mission_gym.run.open import _warn_about_gap
 from mission_gym.run.resume import resume_run
 from mission_gym.run.retention import find_expired_checkpoints, plan_cleaning
 from mission_gym.run.selection import bound_goal, confirm_best, find_candidates
@@ -250,6 +251,25 @@ def test_new_episodes_alone_are_not_biased_by_the_choice() -> None:
         new_bias.append(more[best].mean())
     assert np.mean(all_bias) > 0.2
     assert abs(np.mean(new_bias)) < 0.05
+
+
+def test_greedy_and_sampled_play_differ_only_beyond_noise() -> None:
+    def compare(greedy: EvalResult, sampled: EvalResult) -> list[str]:
+        return _warn_about_gap(greedy, replace(sampled, mode="sampled"))
+
+    zeros = [0.0] * 100
+    assert compare(result_of(zeros, 60, "won"), result_of(zeros, 50, "won")) == []
+    assert compare(result_of(zeros, 80, "won"), result_of(zeros, 50, "won")) == [
+        "greedy and sampled play differ by over 5 points: won 80 % greedy, 50 % sampled"
+    ]
+    low, high = (
+        [float(number % 10) for number in range(100)],
+        [float(number % 10) for number in range(3, 103)],
+    )
+    assert compare(result_of(low, 0, None), result_of(high, 0, None)) == []
+    assert compare(result_of(low, 0, None), result_of([each + 5 for each in low], 0, None)) == [
+        "greedy and sampled play differ by over 5 % of the return: 4.5 greedy, 9.5 sampled"
+    ]
 
 
 # Returns whose mean is just below the goal, each with the goal.
