@@ -50,6 +50,7 @@ from mission_gym.run.environment import (
     may_step_here,
     open_environment,
     permit_contacts,
+    permit_files,
     permit_names,
 )
 from mission_gym.run.stages import EnvSource, has_several_arguments
@@ -96,6 +97,7 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
     config = checked.config
     runs = find_data_folders(checked.files)
     permit_contacts(config, checked.typed, runs)
+    permit_files(config, checked.typed, runs)
     calls = permit_names(config, checked.typed, runs=runs)
     try:
         environment = open_environment(
