@@ -43,6 +43,9 @@ from mission_gym.store.resolve import RunRef, checkpoint_for
 from mission_gym.store.trusted import find_data_folders
 
 _ENV_PATHS = ("env.env_id", "env.env_kwargs", "env.wrap")
+_NETWORK_PATHS = tuple(
+    f"policy.{name}" for name in ("network_arch", "network", "recurrent", "recurrent_size", "normalize_obs")
+)
 # The effect of a change on the learned policy; other fields only affect later steps.
 _EFFECTS = {
     "env.env_id": "the environment is another one; values are wrong at first",
@@ -221,7 +224,7 @@ def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved,
     if problems:
         changed = [
             f"{path}: {parent.config.value(path)} -> {resolved.config.value(path)}"
-            for path in (*_ENV_PATHS, "policy.network_arch", "policy.network", "policy.normalize_obs")
+            for path in (*_ENV_PATHS, *_NETWORK_PATHS)
             if parent.config.value(path) != resolved.config.value(path)
         ] or ["the environment's spaces changed"]
         raise ConfigError(["the weights do not fit the branch:", *changed, *problems])
