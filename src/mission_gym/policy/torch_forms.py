@@ -57,7 +57,7 @@ class Passed(NamedTuple):
     state: State  # the memory after the last step, empty without memory
 
 
-class Actor(nn.Module):
+class ActorNetwork(nn.Module):
     """The acting network: trunk, memory, hidden layers and outputs. seed: None leaves weights to be loaded.
 
     The hidden layers read the memory h and the features. Actor and critic share the memory, which reads the
@@ -104,7 +104,7 @@ class Actor(nn.Module):
         return cast(tuple[Tensor, Tensor], self.trunk(flat, shaped))
 
 
-class ActorCritic(Actor):
+class ActorCritic(ActorNetwork):
     """An actor and a critic with separate hidden layers; a trunk is shared."""
 
     def __init__(self, spec: PolicySpec, seed: int | None) -> None:
@@ -274,7 +274,7 @@ class TorchPolicy(TorchActing):
     """The form `actor`: samples actions from the actor's outputs."""
 
     def __init__(self, spec: PolicySpec, device: str = "cpu") -> None:
-        self._model = Actor(spec.actor_inputs, seed=None)
+        self._model = ActorNetwork(spec.actor_inputs, seed=None)
         super().__init__(spec, self._model, device)
         self._sampler = Sampler(spec.action)
         self._log_std: Array | None = None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 
 import numpy as np
 
 from mission_gym.algorithms.ppo.section import PpoSection, SettledPpo, own_section
+from mission_gym.clock import time_call
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import pick_batch_size
@@ -106,9 +105,7 @@ class Ppo(Algorithm):
             chunk, memory = section.bptt_steps, f"{config.policy.recurrent} of {config.policy.recurrent_size}"
             chunks = f"learned in chunks of {chunk} steps, {section.batch_size // chunk} per minibatch"
             facts.append(Fact("memory", memory, chunks))
-        if hidden := self.layout(config, spec).critic_leaves:
-            facts.append(Fact("critic", f"also reads {', '.join(hidden)}", "which the actor does not"))
-        return facts
+        return [*facts, *self.describe_critic(config, spec)]
 
     def measure_update_s(self, learner: Learner, config: Settled, spec: EnvSpec) -> float:
         """Seconds of learning per transition, on a block of noise: one epoch is timed, all are counted."""
@@ -124,10 +121,10 @@ class Ppo(Algorithm):
         order = learner.draw_order(np.random.default_rng(0), block)
         learner.section = section.model_copy(update={"n_epochs": 1})
         num_modules = len(sys.modules)
-        update_s = _time(lambda: learner.update(block))
+        update_s = time_call(lambda: learner.update(block))
         # The first update also allocates memory and, in a new process, loads libraries for seconds.
         if update_s < _LONG_S or len(sys.modules) > num_modules:
-            update_s = _time(lambda: learner.update(block))
+            update_s = time_call(lambda: learner.update(block))
         settings = learner.step_settings()._replace(learning_rate=0.0)
         epoch_s = 0.0
         if section.n_epochs > 1:
@@ -138,7 +135,7 @@ class Ppo(Algorithm):
                 for _ in range(repeats):
                     kernel.read([kernel.epoch(order, settings, lambda: False)])
 
-            epoch_s = _time(run_epochs) / repeats
+            epoch_s = time_call(run_epochs) / repeats
         learner.section = section
         learner.load_arrays(before)
         learner.clock.take()
@@ -189,12 +186,6 @@ def _refuse_keys(resolved: Resolved, spec: EnvSpec) -> list[str]:
             f" leave it at least one of {', '.join(names)} [{source}]"
         )
     return problems
-
-
-def _time(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
 
 
 def _fewest_steps(config: Settled, section: SettledPpo, enough: int, chunk: int) -> int:
