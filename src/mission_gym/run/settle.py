@@ -310,6 +310,11 @@ def find_unusable_values(resolved: Resolved, environment: Environment) -> list[s
             f"acting_rows={rows} would split the {agents} agents of an environment, which act together;"
             f" use a multiple of {agents}, or auto [{sources['compute.acting_rows']}]"
         )
+    if config.policy.recurrent != "none" and algorithm.why_no_memory:
+        problems.append(
+            f"recurrent={config.policy.recurrent} is not possible with algo={algorithm.name}:"
+            f" {algorithm.why_no_memory}; use ppo, or --wrap frame-stack:4 [{sources['policy.recurrent']}]"
+        )
     if compute.precision == "bf16" and not algorithm.has_bf16:
         problems.append(
             f"precision=bf16 is not possible: {algorithm.name} learns in float32 only; remove it"
