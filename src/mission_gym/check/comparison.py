@@ -1,29 +1,39 @@
-"""Replays recorded episodes in other ways and compares them.
+"""Replays recorded episodes and compares them, and finds the cause if they differ.
 
-With other actions in the same situation (dead actions); side by side in a SerialVec; in the environment's own
-vector form. All of them need an environment whose seed decides the episode.
+With equal seeds and actions; with other actions in the same situation (dead actions); side by side in a
+SerialVec; in the environment's own vector form. The last three need an environment whose seed decides the
+episode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import zip_longest
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, zip_longest
 from typing import Literal
 
 import numpy as np
 
 from mission_gym.actions import ActionSpec
+from mission_gym.check.findings import Finding, make_finding
+from mission_gym.check.survey import FEW_STEPS
 from mission_gym.check.traces import (
+    CheckContext,
+    CheckSkipped,
     Clock,
+    Difference,
     StepRecord,
     Trace,
+    differ_by_rounding,
     digest,
     draw_stored,
     find_difference,
+    observe_at,
     record_step,
+    replay,
     to_action,
 )
-from mission_gym.data import EnvSpec, StepBatch
+from mission_gym.data import EnvSpec, Leaves, StepBatch
 from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import EnvRequest, Factory, make_vector_factory
 from mission_gym.env.probe import probe_vector
@@ -39,13 +49,16 @@ _MIN_SITUATIONS = 8  # with fewer, equal effects may be chance
 _TAIL = 3  # steps after the tested action, because an effect may be delayed
 _AT = (0, 1, 3, 7, 15, 31, 63)  # steps of the situations, cheap ones first
 
+_TENTH = 0.1  # of the bounds of a Box dimension; equal effects there and at the bounds mean it is too wide
+
 Effects = dict[tuple[int, float], dict[int, tuple[StepRecord, ...]]]  # (part, value) -> situation -> effect
 
 
 def find_equal_actions(
     factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock
-) -> tuple[list[str], str]:
-    """Return which actions always had equal effects, and what remained untested."""
+) -> tuple[list[tuple[str, str]], str]:
+    """Return which actions always had equal effects, each as a case of the finding and a text, and what
+    remained untested."""
     action = spec.action
     tried = {part: values for part, values in _values(action).items() if len(values) <= _MAX_VALUES}
     effects: Effects = {(part, value): {} for part, values in tried.items() for value in values}
@@ -66,7 +79,7 @@ def find_equal_actions(
     finally:
         slot.env.close()
     equal = [
-        text for part, values in tried.items() for text in _describe_equal(action, part, values, effects)
+        found for part, values in tried.items() for found in _describe_equal(action, part, values, effects)
     ]
     most = max((len(found) for found in effects.values()), default=0)
     if not tried:
@@ -162,10 +175,10 @@ def _first_difference(rows: Sequence[Trace], played: list[list[StepRecord]]) -> 
 
 
 def _values(action: ActionSpec) -> dict[int, list[float]]:
-    """Return the stored values to test, by index: all categories, both bits, three points of a Box
+    """Return the stored values to test, by index: all categories, both bits, five points of a Box
     dimension."""
     values: list[list[float]] = [list(range(size)) for size in action.nvec]
-    values += [[0.0, 1.0]] * action.num_bits + [[-1.0, 0.0, 1.0]] * action.num_reals
+    values += [[0.0, 1.0]] * action.num_bits + [[-1.0, -_TENTH, 0.0, _TENTH, 1.0]] * action.num_reals
     return dict(enumerate(values))
 
 
@@ -215,8 +228,11 @@ def _try(
         stored = draw_stored(slot, spec, rng)
 
 
-def _describe_equal(action: ActionSpec, part: int, values: list[float], effects: Effects) -> list[str]:
-    """Describe which values of a part had equal effects; for a Box dimension only if all had."""
+def _describe_equal(
+    action: ActionSpec, part: int, values: list[float], effects: Effects
+) -> list[tuple[str, str]]:
+    """Describe which values of a part had equal effects, with the case of the finding; for a Box dimension
+    only if all had, or those beyond a tenth of its bounds on both sides."""
     groups: list[list[float]] = []
     num_common = 0
     for value in values:
@@ -234,9 +250,112 @@ def _describe_equal(action: ActionSpec, part: int, values: list[float], effects:
     of_name = f" of {owner.name!r}" if owner.name else ""
     if owner.kind in ("binary", "box"):
         of_name = of_name or " of the action"
-        return [f"entry {index}{of_name} had no effect{where}"] if len(groups) == 1 else []
+        if len(groups) == 1:
+            return [("equal", f"entry {index}{of_name} had no effect{where}")]
+        is_wide = owner.has_finite_bounds and all(
+            any({edge, edge * _TENTH} <= set(group) for group in groups) for edge in (-1.0, 1.0)
+        )
+        same = f"entry {index}{of_name} had the same effect at {_TENTH:.0%} of its bounds and at the bounds"
+        return [("wide", same + where)] if owner.kind == "box" and is_wide else []
     of_part = f" of part {index}{of_name}" if len(owner.nvec) > 1 else of_name
     named = [
         [_show_category(owner, index, int(value)) for value in group] for group in groups if len(group) > 1
     ]
-    return [f"actions {', '.join(names)}{of_part} had the same effect{where}" for names in named]
+    return [("equal", f"actions {', '.join(names)}{of_part} had the same effect{where}") for names in named]
+
+
+def check_seeding(context: CheckContext, out_of_time: Clock) -> Iterator[Finding]:
+    traces = context.survey.traces
+    if not traces:
+        context.doubt = "no episode could be played"
+        raise CheckSkipped(f"seeding: {context.doubt}")
+    env = context.factory()
+    try:
+        # The first trace twice: an instance that was used must start like a new one.
+        tried, compared = (traces[0], *traces[:3]), 0
+        for trace in tried:
+            if compared and out_of_time():
+                break
+            played = list(replay(env, context.spec, trace, out_of_time))
+            difference = find_difference(trace.steps, played)
+            if difference:
+                env.close()  # some environments allow one instance at a time
+                yield _explain_difference(context, trace, difference, out_of_time)
+                return
+            compared += len(played) - 1
+        if compared < min(FEW_STEPS, sum(len(trace.actions) for trace in tried)):
+            raise CheckSkipped(f"seeding: only {compared} steps were compared, for time")
+        context.doubt = ""
+        starts = {trace.steps[0].obs for trace in traces}
+        if len(traces) >= 2 and len(starts) == 1:
+            first, second = traces[:2]
+            differ = context.spec.mask_source or find_difference(
+                first.steps, replay(env, context.spec, first, out_of_time, second.seed)
+            )
+            yield make_finding("seeding", "equal_starts" if differ else "equal_episodes")
+    finally:
+        env.close()
+
+
+def _explain_difference(
+    context: CheckContext, trace: Trace, difference: Difference, out_of_time: Clock
+) -> Finding:
+    """Distinguish a seed that does not decide the episode from state that survives reset()."""
+    registered, step = context.registered, difference.step
+    what = f"seed {trace.seed} and the same actions gave two different episodes: {difference.what} differs"
+    if registered is not None and registered.nondeterministic:
+        context.doubt = "it is registered as nondeterministic"
+        return make_finding("seeding", "declared", what=what)
+    if not find_difference(replay_in_new(context, trace, step), replay_in_new(context, trace, step)):
+        context.carries_over, context.doubt = True, "earlier episodes of an instance change later ones"
+        return make_finding("seeding", "survives", seed=trace.seed, what=difference.what)
+    context.doubt = "episodes can't be repeated"
+    if differ_by_rounding(_observe_in_new(context, trace, step), _observe_in_new(context, trace, step)):
+        return make_finding("seeding", "rounding", seed=trace.seed, what=difference.what)
+    is_zero = trace.seed == 0 and not context.spec.mask_source  # legal actions may differ between seeds
+    if is_zero and not find_difference(*(replay_in_new(context, trace, step, seed=1) for _ in range(2))):
+        return make_finding("seeding", "zero", what=difference.what)
+    source = "" if out_of_time() else _find_global_source(context, trace, step)
+    if not source:
+        return make_finding("seeding", "differs", what=what, instead="")
+    what += f"; it uses the global {source}"
+    return make_finding("seeding", "differs", what=what, instead=f", not from {source}")
+
+
+def replay_in_new(
+    context: CheckContext, trace: Trace, step: int, seed: int | None = None
+) -> list[StepRecord]:
+    """Replay a trace up to a step in a new instance. seed: instead of the trace's own."""
+    env = context.factory()
+    try:
+        return list(islice(replay(env, context.spec, trace, seed=seed), step + 1))
+    finally:
+        env.close()
+
+
+def _observe_in_new(context: CheckContext, trace: Trace, step: int) -> Leaves:
+    """Return the observation of a new instance at a step of a trace."""
+    env = context.factory()
+    try:
+        return observe_at(env, context.spec, trace, step)
+    finally:
+        env.close()
+
+
+def _find_global_source(context: CheckContext, trace: Trace, step: int) -> str:
+    """Name the global random generator that decides the episode, if there is one: new instances, which
+    differ, agree after it is seeded."""
+    states = random.getstate(), np.random.get_state()
+    reseed: dict[str, Callable[[int], None]] = {"random": random.seed, "numpy.random": np.random.seed}
+    try:
+        for name, set_seed in reseed.items():
+            played = []
+            for _ in range(2):
+                set_seed(0)
+                played.append(replay_in_new(context, trace, step))
+            if not find_difference(*played):
+                return name
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+    return ""

@@ -19,6 +19,7 @@ from mission_gym.data import EnvSpec
 from mission_gym.env.user_code import find_unknown
 from mission_gym.errors import ConfigError, ResourceRefused
 from mission_gym.plan.costs import Builder
+from mission_gym.plan.measured import fill_measured
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.setups import (
     LearnerSetup,
@@ -50,6 +51,7 @@ from mission_gym.run.environment import (
     may_step_here,
     open_environment,
     permit_contacts,
+    permit_files,
     permit_names,
 )
 from mission_gym.run.stages import EnvSource, has_several_arguments
@@ -73,7 +75,8 @@ def prepare_run(resolved: Resolved, source: EnvSource, say: Callable[[str], None
     """Open the environment of a new run, plan it, and settle its config. say: shows progress."""
     environment, resolved, notes, _ = open_new(resolved, source, measure_s=PROBE_S)
     with one_blas_thread():
-        tuned = tune_run(make_builder(environment, resolved), resolved, say)
+        builder = make_builder(environment, resolved)
+        tuned = fill_measured(builder, tune_run(builder, resolved, say), say)
     resolved, adapted = settle(tuned.resolved, environment)
     environment = environment.with_backend(resolved.settled)
     return Prepared(environment, resolved, [*adapted, *notes, *tuned.notes], tuned)
@@ -97,6 +100,7 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
     config = checked.config
     runs = find_data_folders(checked.files)
     permit_contacts(config, checked.typed, runs)
+    permit_files(config, checked.typed, runs)
     calls = permit_names(config, checked.typed, runs=runs)
     try:
         environment = open_environment(
@@ -202,7 +206,7 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
     resolved, notes = apply_rules(resolved, start)
     spec, algorithm = environment.spec, algorithm_of(resolved.config)
     resolved = _fill(resolved, {"vector.vector": environment.backend.name})
-    if problems := find_misfits(resolved, environment):
+    if problems := find_unusable_values(resolved, environment):
         raise ConfigError(problems)
     backend = load_backend(resolved.config.vector.vector)
     layout = algorithm.layout(resolved.config, spec)
@@ -281,7 +285,7 @@ def _measure_setups(resolved: Resolved, setups: list[LearnerSetup], environment:
     return choose_setup(measure_setups(setups, resolved.config, spec, measure), collect_s, overlaps)
 
 
-def find_misfits(resolved: Resolved, environment: Environment) -> list[str]:
+def find_unusable_values(resolved: Resolved, environment: Environment) -> list[str]:
     """A problem for each explicit value that a run on this environment can't use."""
     config, sources, spec = resolved.config, resolved.sources, environment.spec
     algorithm, compute = algorithm_of(config), config.compute
@@ -310,6 +314,11 @@ def find_misfits(resolved: Resolved, environment: Environment) -> list[str]:
         problems.append(
             f"acting_rows={rows} would split the {agents} agents of an environment, which act together;"
             f" use a multiple of {agents}, or auto [{sources['compute.acting_rows']}]"
+        )
+    if config.policy.recurrent != "none" and algorithm.why_no_memory:
+        problems.append(
+            f"recurrent={config.policy.recurrent} is not possible with algo={algorithm.name}:"
+            f" {algorithm.why_no_memory}; use ppo, or --wrap frame-stack:4 [{sources['policy.recurrent']}]"
         )
     if compute.precision == "bf16" and not algorithm.has_bf16:
         problems.append(

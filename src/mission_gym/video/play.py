@@ -21,8 +21,8 @@ from gymnasium import spaces
 from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.agents_slot import make_slot
-from mission_gym.env.blame import find_line
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
+from mission_gym.env.user_code import find_line
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe
 from mission_gym.procs import Link, describe_error, with_companion
 
@@ -172,7 +172,9 @@ def play_by_hand(request: EnvRequest, seed: int, say: Callable[[str], None]) -> 
     import pygame
 
     env, _companion = with_companion(
-        lambda told: make_factory(replace(request, companion_kwargs=told), "rgb_array")()
+        lambda companion_kwargs: make_factory(
+            replace(request, companion_kwargs=companion_kwargs), "rgb_array"
+        )()
     )
     with closing(env), ExitStack() as stack:
         if isinstance(env, AgentsEnv):

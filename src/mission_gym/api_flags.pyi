@@ -1,11 +1,8 @@
 """The types of flags as arguments of `train`, `iterate` and `branch`. `make docs` writes this."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
-
 
 class Flags(TypedDict, total=False):
     """Every flag of a run; docs/configuration.md describes them."""
@@ -31,6 +28,7 @@ class Flags(TypedDict, total=False):
     n_steps: int | str
     batch_size: int | str | None
     n_epochs: int | str
+    bptt_steps: int | str
     learning_rate: float
     lr: float
     learning_rate_final: float | None
@@ -44,7 +42,7 @@ class Flags(TypedDict, total=False):
     max_grad_norm: float
     target_kl: float | None
     normalize_advantage: bool
-    replay_ratio: float
+    replay_ratio: Literal["auto"] | float
     replay_size: int | str
     buffer_size: int | str
     learning_starts: int | str
@@ -75,6 +73,8 @@ class Flags(TypedDict, total=False):
     activation: Literal["tanh", "relu", "elu"]
     activation_fn: Literal["tanh", "relu", "elu"]
     network: str | None
+    recurrent: Literal["gru", "lstm", "mingru"] | None
+    recurrent_size: int | str
     critic_keys: Sequence[str] | str
     normalize_obs: bool
     normalize_returns: bool
