@@ -367,7 +367,8 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     metrics = [result.get("metrics", {}) for result in documents]
     for name in dict.fromkeys(name for each in metrics for name in each):
         found = [each.get(name) for each in metrics]
-        table.add_row(name, *(_show_metric(each) if each else MISSING for each in found))
+        cells = (each and {f"x_{key}": value for key, value in each.items()} | dict(each) for each in found)
+        table.add_row(name, *(show_interval(each, "x") if each else MISSING for each in cells))
     for kind in dict.fromkeys(kind for result in documents for kind in result.get("agents", {})):
         types = [result.get("agents", {}).get(kind) for result in documents]
         shown = (show_interval(each, "return") if each else MISSING for each in types)
@@ -379,11 +380,6 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     if failed := sum(result.get("failed", 0) for result in documents):
         caption += f"; {show_count(failed)} episodes failed and are not counted"
     return Group(table, Text(caption, style="dim"))
-
-
-def _show_metric(metric: Document) -> str:
-    values = {f"x_{part}": metric[part] for part in ("mean", "low", "high")}
-    return show_interval(values | {"episodes": metric.get("episodes")}, "x")
 
 
 def _add_outcomes(table: Table, outcomes: Sequence[Document], prefix: str = "") -> None:
