@@ -27,15 +27,12 @@ from mission_gym.store.metrics import Metric, read_metrics
 from mission_gym_bench.defaults.main import judge
 
 ROOT = Path(__file__).parent.parent
-FLAGS = ROOT / "src" / "mission_gym" / "api_flags.py"
+FLAGS = ROOT / "src" / "mission_gym" / "api_flags.pyi"
 _FLAGS = '''"""The types of flags as arguments of `train`, `iterate` and `branch`. `make docs` writes this."""
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
-
 
 class Flags(TypedDict, total=False):
     """Every flag of a run; docs/configuration.md describes them."""

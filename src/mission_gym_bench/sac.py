@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from mission_gym.actions import ActionSpec
-from mission_gym.algorithms.sac.build import make_kernel
 from mission_gym.algorithms.sac.kernel import NUM_CRITICS, SacSettings
+from mission_gym.algorithms.sac.learner import make_kernel
 from mission_gym.data import Array, LeafSpec
 from mission_gym.learner.off_policy_learner import Transitions
 from mission_gym.policy import Encoded, PolicySpec

@@ -11,9 +11,8 @@ import torch
 
 from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.sac import ALGORITHM
-from mission_gym.algorithms.sac.build import make_kernel, make_settings
 from mission_gym.algorithms.sac.compiled_loss import Draw, draw_actions
-from mission_gym.algorithms.sac.learner import SacLearner
+from mission_gym.algorithms.sac.learner import SacLearner, make_kernel, make_settings
 from mission_gym.algorithms.sac.loss import (
     actor_loss,
     compute_targets,
@@ -21,7 +20,7 @@ from mission_gym.algorithms.sac.loss import (
     sample_actions,
     temperature_loss,
 )
-from mission_gym.algorithms.sac.section import SettledSac
+from mission_gym.algorithms.sac.section import SacSection
 from mission_gym.algorithms.sac.torch_kernel import TorchSacKernel
 from mission_gym.data import Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import ConfigError
@@ -44,7 +43,7 @@ KERNELS = ("torch", "compiled")
 def make_learner(num_envs: int = 4, n_step: int = 1, **changes: Any) -> SacLearner:
     normalize_returns, kernel_name = changes.pop("normalize_returns", False), changes.pop("kernel", "torch")
     action = changes.pop("action", BOX)
-    section = SettledSac(**(VALUES | changes))
+    section = SacSection(**(VALUES | changes))
     spec = PolicySpec((LEAF,), action, (16, 16), "relu", form="squashed", outputs_per_real=2)
     kernel = make_kernel(spec, 1, make_settings(section, action.num_reals), kernel_name)
     layout = ReplayLayout((LEAF,), action, 0, num_envs, 500, n_step, 0.9)

@@ -23,13 +23,17 @@ from gymnasium.wrappers import PassiveEnvChecker
 
 from mission_gym.check import survey as checks
 from mission_gym.check.bridge import check_bridge
-from mission_gym.check.comparison import compare_with_batched, find_equal_actions, play_side_by_side
-from mission_gym.check.determinism import check_seeding, replay_in_new
+from mission_gym.check.comparison import (
+    check_seeding,
+    compare_with_batched,
+    find_equal_actions,
+    play_side_by_side,
+    replay_in_new,
+)
 from mission_gym.check.findings import Finding, has_errors, make_finding, sort_findings
 from mission_gym.check.survey import FEW_STEPS, MAX_STEPS, describe_failure
 from mission_gym.check.traces import CheckContext, CheckSkipped, Clock, Survey, find_difference, record
 from mission_gym.data import EnvSpec
-from mission_gym.env.blame import find_line_in_stack
 from mission_gym.env.factory import (
     Env,
     EnvRequest,
@@ -40,6 +44,7 @@ from mission_gym.env.factory import (
 )
 from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
+from mission_gym.env.user_code import find_line_in_stack
 from mission_gym.errors import EnvContractError, MissionGymError, WorkerDied, describe
 from mission_gym.names import BRIDGE
 from mission_gym.procs import BoundedLog, Child, CompanionNeeded, Link, dump_object, with_companion

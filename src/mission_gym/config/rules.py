@@ -90,7 +90,7 @@ def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) ->
         if final is None or final <= initial:
             continue
         source = resolved.sources[path]
-        problem = f"{name}_final={final} is above {name}={initial}, and schedules only fall"
+        problem = f"{name}_final={final} is above {name}={initial}, and schedules can only decrease"
         if resolved.explicit(path):
             problems.append(f"{problem}; raise {name} or lower {name}_final [{source}]")
         else:
@@ -238,6 +238,11 @@ _UNUSED = (
         "env.max_sequence", lambda facts: not facts.has_sequences, "no observation is a Sequence; remove it"
     ),
     Unused("policy.network_arch", _has_own_network, _OWN_NETWORK),
+    Unused(
+        "policy.recurrent_size",
+        lambda facts: facts.config.policy.recurrent == "none",
+        "the policy has no memory; give --recurrent gru or remove it",
+    ),
     Unused("policy.activation", _has_own_network, _OWN_NETWORK),
     Unused(
         "policy.normalize_obs",

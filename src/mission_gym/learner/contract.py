@@ -2,7 +2,7 @@
 networks.
 
 An algorithm is a folder below `algorithms/` with a subclass of `Algorithm` and a metrics.yaml, and a line in
-the table. Other rooms get the record and never ask for an algorithm by name. Only `make_learner`, the two
+the table. Other packages get the record and never ask for an algorithm by name. Only `make_learner`, the two
 `verify` methods and `measure_update_s` load torch.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -163,6 +164,7 @@ class Algorithm(ABC):
     name: ClassVar[str]
     section: ClassVar[type[AlgorithmSection]]
     has_bf16: ClassVar[bool] = False  # the torch kernel can learn in bfloat16
+    why_no_memory: ClassVar[str] = "its updates do not carry memory"  # empty if it can learn with --recurrent
     compiled_kernel_has_threads: ClassVar[bool] = False
     compiled: ClassVar[str] = ""  # module with `compile_kernels` and `is_compiling`, for the command line
     holds: ClassVar[str] = "blocks"  # the contents of its memory, for the plan
@@ -200,6 +202,11 @@ class Algorithm(ABC):
     @abstractmethod
     def describe(self, config: Settled, spec: EnvSpec) -> list[Fact]:
         """Its rows of the printed plan."""
+
+    def describe_critic(self, config: Settled, spec: EnvSpec) -> list[Fact]:
+        """The plan's row about leaves that only the critic reads."""
+        hidden = ", ".join(self.layout(config, spec).critic_leaves)
+        return [Fact("critic", f"also reads {hidden}", "which the actor does not")] if hidden else []
 
     @abstractmethod
     def trace_decay(self, config: Config) -> float:
@@ -239,6 +246,10 @@ class Algorithm(ABC):
         """A batch size that rollouts must be a multiple of."""
         return None
 
+    def chunk(self, config: Settled) -> int:
+        """Steps of which a segment must be a multiple."""
+        return 1
+
     def minibatch(self, config: Settled) -> int | None:
         """Rows of a minibatch, if minibatches divide a rollout."""
         return None
@@ -262,3 +273,22 @@ class Algorithm(ABC):
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
         """Where the device disagrees with the CPU; empty if it agrees."""
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A value that changes linearly from `start` to `end`, which it reaches after `total` steps."""
+
+    start: float
+    end: float
+    total: int
+
+    def at(self, step: int) -> float:
+        share = min(step / self.total, 1.0)
+        return self.start + (self.end - self.start) * share
+
+
+def schedule_of(section: AlgorithmSection, name: str, total: int) -> Schedule:
+    """The schedule of a field with a `_final` value, which may be None."""
+    start, end = getattr(section, name), getattr(section, f"{name}_final")
+    return Schedule(start, start if end is None else end, total)

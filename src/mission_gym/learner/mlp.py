@@ -272,7 +272,8 @@ def backward_inputs(
 ) -> None:
     """The gradient d_x [R, I] of the first input's columns from `first` on, without gradients of arrays.
 
-    As `backward`, for trees in which no layer is the source of two others. spare: R rows of d_x, and a row of
+    As `backward`: y = x W + b, so dx = dy W^T, summed over the layers that read x. No layer may be the source
+    of two others. spare: R rows of d_x, and a row of
     the widest layer.
     """
     num_columns = d_x.shape[1]

@@ -30,8 +30,8 @@ _NEVER = 1 << 60
 _PROVISIONAL_RATIO = 1.0  # for plans and rules before costs are measured
 _LONGER = 1.1  # gradient steps of a transition relative to collecting it, with a ratio of auto
 RATIO_TEXT = (
-    "Gradient steps per transition, for any n_envs. auto: as many as the time of collecting it allows, by"
-    " a measurement before the first update, within limits of the algorithm."
+    "Gradient steps per transition, independent of n_envs. auto: as many as the time of collecting it allows,"
+    " by a measurement before the first update, within limits of the algorithm."
 )
 
 
@@ -138,6 +138,7 @@ class OffPolicyAlgorithm(Algorithm):
     """The facts of an algorithm that learns from a replay."""
 
     overlaps_on_cores = True
+    why_no_memory = "its replay samples single transitions, without the steps before them"
     holds = "blocks, replay"
 
     @property

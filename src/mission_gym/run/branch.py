@@ -28,6 +28,7 @@ from mission_gym.run.environment import (
     may_step_here,
     open_environment,
     permit_contacts,
+    permit_files,
     permit_names,
 )
 from mission_gym.run.recorder import Listener
@@ -38,8 +39,8 @@ from mission_gym.run.snapshot import count_episodes, learned_steps, learner_arra
 from mission_gym.run.stages import EnvSource, pick_common, read_files
 from mission_gym.run.start import begin
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
-from mission_gym.store.lineage import Lineage, pin, read_lineage
 from mission_gym.store.resolve import RunRef, checkpoint_for
+from mission_gym.store.rundir import Lineage, pin, read_lineage
 from mission_gym.store.trusted import find_data_folders
 
 _ENV_PATHS = ("env.env_id", "env.env_kwargs", "env.wrap")
@@ -110,9 +111,9 @@ def branch_run(
         Prepared(environment.with_backend(resolved.settled), resolved, notes),
         listener,
         source=source,
-        parentage=Lineage("", "", ref.run.name, str(ref.run.path), info.step),
+        parentage=Lineage("", ref.run.name, str(ref.run.path), info.step),
         start=step,
-        inspect=partial(refuse_misfits, checkpoint, parent, resolved),
+        inspect=partial(check_weights_fit, checkpoint, parent, resolved),
     ) as session:
         pin(ref.run, info.step, session.run.name)
         same_stages = parent.config.env.curriculum == resolved.config.env.curriculum
@@ -154,8 +155,9 @@ def _open(
     folder = read_lineage(ref.run).folder
     runs = [ref.run.path, *find_data_folders(child.files | parent.files)]
     permit_contacts(config, typed.__contains__, runs)
-    calls = permit_names(config, typed.__contains__, runs=runs, folder=folder)
     files = _choose_files(ref, parent, child)
+    permit_files(config, typed.__contains__, runs, files)
+    calls = permit_names(config, typed.__contains__, runs=runs, folder=folder)
     kwargs = config.env.env_kwargs | pick_common(files)
     in_child = not may_step_here(config, typed.__contains__, calls)
     opened = open_environment(
@@ -211,7 +213,7 @@ def load_parent(checkpoint: Checkpoint, session: Session, *, same_stages: bool) 
     session.begin_at(learner.step, episode_offset=count_episodes(checkpoint), stages=stages)
 
 
-def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:
+def check_weights_fit(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:
     """Raise ConfigError with the changed fields and the arrays that do not fit the child's network."""
     wanted, stored = _pick_networks(learner.arrays()), _pick_networks(learner_arrays(checkpoint))
     problems = []
@@ -224,10 +226,12 @@ def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved,
         elif ours.shape != theirs.shape:
             problems.append(f"{name}: {list(theirs.shape)} in the checkpoint, {list(ours.shape)} now")
     if problems:
+        sections = ("policy.", f"{resolved.config.run.algo}.")
         changed = [
             f"{path}: {parent.config.value(path)} -> {resolved.config.value(path)}"
-            for path in (*_ENV_PATHS, "policy.network_arch", "policy.network", "policy.normalize_obs")
-            if parent.config.value(path) != resolved.config.value(path)
+            for path in parent.sources
+            if (path in _ENV_PATHS or path.startswith(sections))
+            and parent.config.value(path) != resolved.config.value(path)
         ] or ["the environment's spaces changed"]
         raise ConfigError(["the weights do not fit the branch:", *changed, *problems])
 

@@ -50,6 +50,7 @@ from mission_gym.run.environment import (
     may_step_here,
     open_environment,
     permit_contacts,
+    permit_files,
     permit_names,
 )
 from mission_gym.run.stages import EnvSource, has_several_arguments
@@ -96,6 +97,7 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
     config = checked.config
     runs = find_data_folders(checked.files)
     permit_contacts(config, checked.typed, runs)
+    permit_files(config, checked.typed, runs)
     calls = permit_names(config, checked.typed, runs=runs)
     try:
         environment = open_environment(
@@ -199,7 +201,7 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
     resolved, notes = apply_rules(resolved, start)
     spec, algorithm = environment.spec, algorithm_of(resolved.config)
     resolved = _fill(resolved, {"vector.vector": environment.backend.name})
-    if problems := find_misfits(resolved, environment):
+    if problems := find_unusable_values(resolved, environment):
         raise ConfigError(problems)
     backend = load_backend(resolved.config.vector.vector)
     layout = algorithm.layout(resolved.config, spec)
@@ -278,7 +280,7 @@ def _measure_setups(resolved: Resolved, setups: list[LearnerSetup], environment:
     return choose_setup(measure_setups(setups, resolved.config, spec, measure), collect_s, overlaps)
 
 
-def find_misfits(resolved: Resolved, environment: Environment) -> list[str]:
+def find_unusable_values(resolved: Resolved, environment: Environment) -> list[str]:
     """A problem for each explicit value that a run on this environment can't use."""
     config, sources, spec = resolved.config, resolved.sources, environment.spec
     algorithm, compute = algorithm_of(config), config.compute
@@ -307,6 +309,11 @@ def find_misfits(resolved: Resolved, environment: Environment) -> list[str]:
         problems.append(
             f"acting_rows={rows} would split the {agents} agents of an environment, which act together;"
             f" use a multiple of {agents}, or auto [{sources['compute.acting_rows']}]"
+        )
+    if config.policy.recurrent != "none" and algorithm.why_no_memory:
+        problems.append(
+            f"recurrent={config.policy.recurrent} is not possible with algo={algorithm.name}:"
+            f" {algorithm.why_no_memory}; use ppo, or --wrap frame-stack:4 [{sources['policy.recurrent']}]"
         )
     if compute.precision == "bf16" and not algorithm.has_bf16:
         problems.append(

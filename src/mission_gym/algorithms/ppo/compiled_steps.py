@@ -52,7 +52,7 @@ class Shape(NamedTuple):
     num_critic: int  # parameters of the critic, the first of the vector
 
 
-class Batch(NamedTuple):
+class SampleArrays(NamedTuple):
     """Transitions: all of a block, or the rows of a minibatch that one rank learns from."""
 
     flat: Array  # float32 [B, F]
@@ -68,7 +68,7 @@ class Batch(NamedTuple):
 class Scratch(NamedTuple):
     """The arrays of a rank, kept between steps: allocating them again would take as long as the products."""
 
-    batch: Batch
+    batch: SampleArrays
     actor_flat: Array  # float32 [B, A]: the actor's inputs; the same as `batch.flat` if it reads them all
     outputs: Array  # float32, flat: those of every layer for B rows
     d_outputs: Array
@@ -130,7 +130,7 @@ def _learn(
 
 
 @kernel
-def _gather(samples: Batch, ids: Array, first: int, work: Scratch, normalize_advantage: bool) -> None:
+def _gather(samples: SampleArrays, ids: Array, first: int, work: Scratch, normalize_advantage: bool) -> None:
     """Copy the rank's rows of a minibatch, from `first` on; advantages are normalised over the whole
     minibatch."""
     rows = work.batch
@@ -181,7 +181,7 @@ def _sum_stats(partial: Array, sums: Array) -> None:
 def learn(
     shape: Shape,
     vectors: Vectors,
-    samples: Batch,
+    samples: SampleArrays,
     order: Array,
     settings: StepSettings,
     num_steps: int,

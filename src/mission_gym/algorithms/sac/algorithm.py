@@ -27,22 +27,22 @@ class Sac(OffPolicyAlgorithm):
         return PolicySpec.of(config.policy, spec, form="squashed", outputs_per_real=2, critic_leaves=hidden)
 
     def make_learner(self, config: Settled, spec: EnvSpec) -> Learner:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.make_learner(config, spec)
+        return learner.make_learner(config, spec)
 
     def has_compiled_kernel(self, config: Config, threads: int) -> bool:
         return True
 
     def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.verify_compiled_kernel(config, spec, threads)
+        return learner.verify_compiled_kernel(config, spec, threads)
 
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.verify_device(config, spec)
+        return learner.verify_device(config, spec)
 
     def refuse(self, resolved: Resolved, spec: EnvSpec) -> list[str]:
         action, source = spec.action, resolved.sources["run.algo"]
@@ -87,14 +87,12 @@ class Sac(OffPolicyAlgorithm):
         names = [kind, *(["layer norm"] if sac.critic_layer_norm else []), f"targets moved by {sac.tau:g}"]
         goal = target_entropy(sac, spec.action.num_reals)
         aim = f"learned, for an entropy of {goal:g}" if sac.learn_temperature else "fixed"
-        facts = [
+        return [
             *self.describe_replay(config, spec),
             Fact("targets", f"{sac.n_step}-step", ", ".join([*names, *scaled])),
             Fact("temperature", f"{sac.temperature_init:g}", aim),
+            *self.describe_critic(config, spec),
         ]
-        if hidden := self.layout(config, spec).critic_leaves:
-            facts.append(Fact("critic", f"also reads {', '.join(hidden)}", "which the actor does not"))
-        return facts
 
 
 def target_entropy(section: SacSection, num_reals: int) -> float:

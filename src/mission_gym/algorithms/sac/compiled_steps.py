@@ -47,7 +47,7 @@ class SacShape(NamedTuple):
     num_quantiles: int
 
 
-class StepSettings(NamedTuple):
+class SacStepSettings(NamedTuple):
     """The settings of the gradient steps of a call."""
 
     learning_rate: float
@@ -68,6 +68,23 @@ class SacRows(NamedTuple):
     discount: Array
     weight: Array  # float32 [N], or empty
     noise: Array  # float32 [steps, 2, B, K]
+
+
+class SacVectors(NamedTuple):
+    """The vectors of the trained networks, and the parameters of the critics' targets."""
+
+    actor: Vectors
+    critic: Vectors
+    temperature: Vectors
+    target: Array
+
+
+class Position(NamedTuple):
+    """The part of a minibatch that a rank learns from: its rows from `low` on, in a step of the call."""
+
+    step: int
+    low: int
+    rank: int
 
 
 class SacScratch(NamedTuple):
@@ -106,38 +123,34 @@ def _values(shape: SacShape, num_rows: int, outputs: Array) -> Array:
 @matrix_kernel
 def _fit_critics(
     shape: SacShape,
-    vectors: Vectors,
-    target_flat: Array,
-    actor_flat: Array,
+    vectors: SacVectors,
     batch: SacRows,
-    step: int,
-    low: int,
-    rank: int,
+    at: Position,
     moves_actor: bool,
     alpha: float,
-    settings: StepSettings,
+    settings: SacStepSettings,
     work: SacScratch,
     errors: Array,
     sums: Array,
 ) -> None:
-    """The gradient of the critics' loss for the rank's rows, from `low` on in the minibatch; also draws the
-    policy's own actions if the actor moves."""
+    """The gradient of the critics' loss for the rank's rows; also draws the policy's own actions if the actor
+    moves."""
     size, num_rows, num_flat = batch.noise.shape[2], len(work.critic_x), batch.flat.shape[1]
-    begin = step * size + low
+    critic, begin = vectors.critic, at.step * size + at.low
     # One pass of the actor over both observations of a transition; products of more rows are faster.
     ahead = num_rows if moves_actor else 0
     copy_rows(batch.flat, begin, work.actor_x, 0, ahead)
     copy_rows(batch.next_flat, begin, work.actor_x, ahead, num_rows)
     x = work.actor_x[: ahead + num_rows]
-    forward(shape.actor, actor_flat, x, x, work.actor_outputs)
+    forward(shape.actor, vectors.actor.flat, x, x, work.actor_outputs)
     outputs = output(shape.actor, len(shape.actor.layers) - 1, len(x), len(x), work.actor_outputs)
-    noise = batch.noise[step, :, low : low + num_rows]
+    noise = batch.noise[at.step, :, at.low : at.low + num_rows]
     action = work.critic_x[:, num_flat:]
     draw_actions(outputs[ahead:], noise[1], action, work.next_draw)
     if moves_actor:
         draw_actions(outputs[:num_rows], noise[0], work.action, work.draw)
     copy_rows(batch.next_flat, begin, work.critic_x, 0, num_rows)
-    forward(shape.critics, target_flat, work.critic_x, work.critic_x, work.critic_outputs)
+    forward(shape.critics, vectors.target, work.critic_x, work.critic_x, work.critic_outputs)
     rows, target = slice(begin, begin + num_rows), work.target
     compute_targets(
         batch.reward[rows],
@@ -153,7 +166,7 @@ def _fit_critics(
         num_targets = NUM_CRITICS * (shape.num_quantiles - settings.num_dropped)
     copy_rows(batch.flat, begin, work.critic_x, 0, num_rows)
     copy_rows(batch.action, begin, action, 0, num_rows)
-    forward(shape.critics, vectors.flat, work.critic_x, work.critic_x, work.critic_outputs)
+    forward(shape.critics, critic.flat, work.critic_x, work.critic_x, work.critic_outputs)
     sums[_LOSS_SUM], sums[_VALUE_SUM], sums[_ERROR_SUM] = fit_values(
         _values(shape, num_rows, work.critic_outputs),
         target,
@@ -164,7 +177,7 @@ def _fit_critics(
         errors[rows],
     )
     backward(
-        shape.critics, vectors.flat, vectors.grads[rank], work.critic_x, work.critic_x, num_rows,
+        shape.critics, critic.flat, critic.grads[at.rank], work.critic_x, work.critic_x, num_rows,
         work.critic_outputs, work.critic_d_outputs, work.spare,
     )  # fmt: skip
 
@@ -238,12 +251,9 @@ def _step(vectors: Vectors, rank: int, number: int, learning_rate: float) -> Non
 @matrix_entry
 def learn(
     shape: SacShape,
-    actor: Vectors,
-    critic: Vectors,
-    temperature: Vectors,
-    target: Array,
+    vectors: SacVectors,
     batch: SacRows,
-    settings: StepSettings,
+    settings: SacStepSettings,
     counts: Array,
     work: SacScratch,
     rank: int,
@@ -254,9 +264,9 @@ def learn(
     """One gradient step for each row of `table` [steps, NUM_STATS]; returns Adam's step counts of actor,
     critics and temperature, which begin at `counts`.
 
-    target: the parameters of the critics' targets. errors: [N]. A gradient that is not finite is not applied;
-    its norm in the table shows it.
+    errors: [N]. A gradient that is not finite is not applied; its norm in the table shows it.
     """
+    actor, critic, temperature, target = vectors
     num_ranks, size = critic.grads.shape[0], batch.noise.shape[2]
     low, _ = find_part(size, rank, num_ranks)
     first, last = find_part(len(target), rank, num_ranks)
@@ -265,10 +275,8 @@ def learn(
     for k in range(len(table)):
         moves_actor = (settings.first + k) % settings.policy_delay == 0
         alpha = math.exp(temperature.flat[0])
-        _fit_critics(
-            shape, critic, target, actor.flat, batch, k, low, rank, moves_actor, alpha, settings, work,
-            errors, sums,
-        )  # fmt: skip
+        at = Position(k, low, rank)
+        _fit_critics(shape, vectors, batch, at, moves_actor, alpha, settings, work, errors, sums)
         norm, arrivals = _find_norm(critic, rank, ranks, arrivals)
         if rank == 0:
             table[k, :] = 0.0

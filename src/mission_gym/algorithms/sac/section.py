@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import Unused
-from mission_gym.config.schema import Config, SearchRange, SettledAlgorithm
+from mission_gym.config.schema import Config, SearchRange
 from mission_gym.config.types import NONE, Number, PositiveOrAuto, Whole
 from mission_gym.learner.off_policy import RATIO_TEXT, ReplaySection, unused_replay_values
 
@@ -33,7 +33,7 @@ class SacSection(ReplaySection):
         0.1, gt=0, description="Initial weight of the entropy, in units of the returns' standard deviation."
     )
     learn_temperature: bool = Field(
-        True, description="Adapt the weight of the entropy to target_entropy; off: it stays."
+        True, description="Tune the temperature to target_entropy; otherwise it is fixed."
     )
     target_entropy: Annotated[Number | None, NONE] = Field(
         None, description="Entropy of the policy that the temperature aims at. none: minus the action's size."
@@ -90,15 +90,6 @@ class SacSection(ReplaySection):
                 f" less [{resolved.sources['sac.drop_quantiles']}]"
             )
         return super().fit(resolved, notes, problems)
-
-
-class SettledSac(SacSection, SettledAlgorithm):
-    """The same, settled."""
-
-    batch_size: Whole
-
-
-SacSection.SETTLED = SettledSac
 
 
 def sac_section(config: Config) -> SacSection:

@@ -14,8 +14,7 @@ import yaml
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.plain_yaml import to_plain
-from mission_gym.fleet.drafts import Draft, Needs, name_member
-from mission_gym.fleet.requests import make_requests
+from mission_gym.fleet.requests import Draft, Needs, make_requests, name_member
 from mission_gym.fleet.sweep.study import SweepTrial, rank
 from mission_gym.intervals import LEVEL, MIN_SEEDS, compare_means, describe_seeds, estimate_excess
 from mission_gym.report.formats import show_number
