@@ -276,6 +276,7 @@ class AlgorithmSection(Section):
     IMAGE_PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: the same for image observations
     SETTLED: ClassVar[type[SettledAlgorithm]]  # the section without `auto`
 
+    WAITING_PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: sizes for environments that wait on a loop
     @classmethod
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
         """Resolve `auto` values by arithmetic, and add a problem for values that contradict each other."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mission_gym.check.devices import device_memory
-from mission_gym.config.layers import Resolved, apply_image_profile
+from mission_gym.config.layers import Resolved, apply_image_profile, apply_waiting_profile
 from mission_gym.config.rules import RunFacts, apply_rules, check_curriculum, find_unused, fix_num_envs
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
@@ -119,6 +119,8 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
     if environment.spec.sees_images:
         resolved = apply_image_profile(resolved)
     return Prepared(environment, resolved, notes)
+    if environment.spec.coroutines != "none":
+        resolved = apply_waiting_profile(resolved)
 
 
 def drop_vector_form(resolved: Resolved) -> tuple[Resolved, list[str]]:
