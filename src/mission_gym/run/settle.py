@@ -342,12 +342,7 @@ def drop_wrong_kernel(
     with a note; if it is explicit, ConfigError has the remedy. Also returns the learner's threads."""
     config, algorithm = resolved.config, algorithm_of(resolved.config)
     has_form, compute = algorithm.layout(config, spec).has_compiled_form, config.compute
-    threads, notes = compute.threads, list[str]()
-    if threads == "auto":
-        threads = choose_threads(config, spec, algorithm, has_form)
-        if threads > 1 and (cause := prefer_one_thread(config, threads)):
-            notes = [f"1 thread for the learner: {cause}; --threads {threads} uses more"]
-            resolved, threads = resolved.with_values({"compute.threads": 1}, f"plan: {cause}"), 1
+    resolved, threads, notes = _choose_threads(resolved, spec, has_form)
     on_cpu = compute.device in ("auto", "cpu") and compute.precision in ("auto", "float32")
     may_compile = has_form and on_cpu and compute.kernel != "torch"
     if not may_compile or not algorithm.has_compiled_kernel(config, threads):
@@ -361,6 +356,22 @@ def drop_wrong_kernel(
         )
     note = f"the compiled kernel is left out, and torch trains: {cause}"
     resolved = resolved.with_values({"compute.kernel": "torch"}, f"plan: {note}")
-    if resolved.config.compute.threads == "auto":
-        threads = choose_threads(resolved.config, spec, algorithm, has_form)
-    return resolved, threads, [*notes, note]
+    resolved, threads, busy = _choose_threads(resolved, spec, has_form)
+    return resolved, threads, [*notes, note, *busy]
+
+
+def _choose_threads(
+    resolved: Resolved, spec: EnvSpec, has_compiled_form: bool
+) -> tuple[Resolved, int, list[str]]:
+    """The learner's threads at the present load. If it makes them fewer, the number is set, with a note."""
+    config, threads = resolved.config, resolved.config.compute.threads
+    if threads != "auto":
+        return resolved, threads, []
+    threads = choose_threads(config, spec, algorithm_of(config), has_compiled_form)
+    if threads == 1 or not (cause := prefer_one_thread(config, threads)):
+        return resolved, threads, []
+    note = (
+        f"1 thread for the learner: {cause}; an equal run on an idle machine uses {threads}, and its numbers"
+        " differ in the last digits; --threads fixes the number"
+    )
+    return resolved.with_values({"compute.threads": 1}, f"plan: {cause}"), 1, [note]
