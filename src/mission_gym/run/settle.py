@@ -50,6 +50,7 @@ from mission_gym.run.environment import (
     open_environment,
     permit_contacts,
     permit_names,
+    shares_cores,
 )
 from mission_gym.run.stages import EnvSource, has_several_arguments
 from mission_gym.store.trusted import find_data_folders
@@ -100,7 +101,7 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
             config,
             dict(config.env.env_kwargs),
             source,
-            measure_s=measure_s if may_plan(config) else 0.0,
+            measure_s=measure_s if may_plan(config) or shares_cores(config) else 0.0,
             calls=calls,
             is_new=True,
             in_child=not may_step_here(config, checked.typed, calls),
@@ -118,9 +119,9 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
     resolved = set_num_agents(resolved, environment.spec)
     if environment.spec.sees_images:
         resolved = apply_image_profile(resolved)
-    return Prepared(environment, resolved, notes)
     if environment.spec.coroutines != "none":
         resolved = apply_waiting_profile(resolved)
+    return Prepared(environment, resolved, notes)
 
 
 def drop_vector_form(resolved: Resolved) -> tuple[Resolved, list[str]]:
@@ -198,6 +199,7 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
     """
     resolved, notes = apply_rules(resolved, start)
     spec, algorithm = environment.spec, algorithm_of(resolved.config)
+    pace = environment.pace if shares_cores(resolved.config) else None
     resolved = _fill(resolved, {"vector.vector": environment.backend.name})
     if problems := find_misfits(resolved, environment):
         raise ConfigError(problems)
@@ -213,7 +215,7 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
             cause = f": {algorithm.name} has none for this config"
         source = resolved.sources["compute.kernel"]
         raise ConfigError(f"kernel=compiled is not possible{cause}; use torch or auto [{source}]")
-    num_workers = choose_num_workers(config, backend, spec)
+    num_workers = choose_num_workers(config, backend, spec, pace)
     acting_rows = choose_acting_rows(config.num_envs, count_groups(config, backend, num_workers))
     resolved = _fill(
         resolved,
