@@ -98,7 +98,7 @@ def test_a_run_next_to_the_queue_counts(crew: Crew, monkeypatch: pytest.MonkeyPa
         with ExitStack() as stack:
             crew.queue.try_supervise(stack)
             reason = crew.queue.explain_waiting()
-        assert reason == f"all 2 cores are in use; next to the queue run {lone.name}"
+        assert reason == f"all 2 cores are in use; not in the queue, but running: {lone.name}"
     assert "no process supervises the queue" in crew.queue.explain_waiting()
     crew.tick_until(lambda: len(crew.starts()) == 2)
     crew.go()

@@ -248,7 +248,7 @@ class Supervisor:
         reason = decision.reason
         if reason and nearby:
             names = ", ".join(Path(each.key).name for each in nearby)
-            reason += f"; next to the queue run {names}"
+            reason += f"; not in the queue, but running: {names}"
         self._say_once("start", f"waiting: {reason}" if reason else "")
         self._queue.note_reason(reason)
         return [*running, *(RunningJob(start.key, "", start.cores) for start in decision.starts)]
