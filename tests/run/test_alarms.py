@@ -38,7 +38,9 @@ def evaluation(mean, rate):
 )
 def test_one_term_that_makes_everything(rows, term):
     message = judge_shares(rows)
-    assert (message is None) if term is None else message.startswith(f"the reward term '{term}' makes 9")
+    assert (
+        (message is None) if term is None else message.startswith(f"the reward term '{term}' accounts for 9")
+    )
 
 
 @pytest.mark.parametrize(
