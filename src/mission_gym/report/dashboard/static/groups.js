@@ -42,7 +42,9 @@ function offerAll(button, kind, number, redraw) {
 function card(group) {
   const counts = countsOf(group.jobs);
   const bounds = typeof group.low === "number" ? ` (${number(group.low)} to ${number(group.high)})` : "";
-  const result = group.problem || (typeof group.iqm === "number" ? `${bounds ? "IQM" : "mean"} ${number(bounds ? group.iqm : group.mean)}${bounds}` : "no result yet");
+  const values = group.values || [];
+  const estimate = bounds ? `IQM ${number(group.iqm)}${bounds}` : values.length < 5 ? values.map(number).join(", ") : `mean ${number(group.mean)}`;
+  const result = group.problem || (typeof group.iqm === "number" ? estimate : "no result yet");
   return make(
     "article", { class: "group" },
     make("a", { href: `/compare?${new URLSearchParams([["group", group.name]])}` }, group.name),
