@@ -238,7 +238,7 @@ def view_failure(run: RunDir, status: Document, end: Document) -> RenderableType
 
 def list_next_commands(run: RunDir, status: Document, end: Document) -> list[tuple[str, str]]:
     """Useful next commands, each with its effect."""
-    name, total = run_argument(run.path), 2 * end["step"]
+    name, total = run_argument(run.path), 2 * end["step"] or status.get("total") or 0
     if end["state"] == "failed":
         commands = []
         if repro := end.get("repro"):

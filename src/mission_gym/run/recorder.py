@@ -254,7 +254,7 @@ class Recorder:
     def add_row(self, step: int, metrics: dict[str, Any]) -> None:
         """Record a row of metrics and its alarms. Alarms about speed are part of the row: equal runs need not
         raise the same ones."""
-        alarms = self.watch.see_row(step, metrics)
+        alarms = self.watch.see_row(step, metrics, len(self.window))
         timed = [alarm.message for alarm in alarms if alarm.is_timed]
         self.emit("progress", step=step, **metrics, **({"time/alarms": timed} if timed else {}))
         self._alarm(step, alarms)

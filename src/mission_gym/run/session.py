@@ -108,6 +108,8 @@ class Session(RunContext):
             try:
                 self.status.write(Status(state="running", cause=None))
                 self.has_begun = True
+                if cause := self.telemetry.sampler.refusal:
+                    self.recorder.warn(f"the use of CPU, GPU and memory is not measured: {cause}")
                 self.run.keep_reserve()
                 if not list_checkpoints(self.run.checkpoints) and not self._save():
                     # The first checkpoint: a disk without room is noticed before hours of training.
