@@ -3,6 +3,7 @@
 import errno
 import io
 import re
+import time
 
 import pytest
 
@@ -44,6 +45,24 @@ def terminal(monkeypatch):
     """Rich takes stderr for a terminal of 60 columns."""
     for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "60", "TERM": "xterm"}.items():
         monkeypatch.setenv(name, value)
+
+
+def test_a_phase_shows_its_episodes_and_the_time_left(terminal, capsys):
+    """An evaluation stands before the rates, which a narrow terminal leaves out."""
+    beginning = {
+        "event": "plan",
+        "run": "runs/a",
+        "main_outcome": None,
+        "time/plan": {"facts": [], "notes": []},
+    }
+    phase = {"phase": "evaluating", "phase_done": 3, "phase_total": 20, "phase_eta_s": 75.0}
+    show([beginning, STATUS | phase])
+    assert "64/192  evaluating: 3 of 20 episodes, 1:15 left" in capsys.readouterr().err
+
+
+def test_the_time_before_the_training_is_shown(terminal, capsys):
+    show([{"event": "status", "phase": "making environments", "phase_since": time.time()}])
+    assert "making environments, 0:0" in capsys.readouterr().err
 
 
 def test_plain_lines_show_the_whole_run(events, capsys):

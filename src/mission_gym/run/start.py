@@ -223,7 +223,8 @@ def _prime(
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
     stages = {} if config.env.curriculum is None else {"stages": config.env.curriculum.labels}
-    fields = {"run": str(session.run.path), "name": session.run.name, "main_outcome": spec.main_outcome}
+    fields = {"run": str(session.run.path), "name": session.run.name, "algo": config.run.algo}
+    fields["main_outcome"] = spec.main_outcome
     session.recorder.emit("plan", **fields, **stages, **{"time/plan": asdict(plan)})
 
 

@@ -82,6 +82,11 @@ class Status(Record):
     state: Annotated[str | None, View.LIST, View.TEXT] = None
     cause: Annotated[Str | None, View.SHOW, View.TEXT] = None  # of the state
     phase: Annotated[str | None, SkipValidation, View.TEXT] = None
+    phase_since: Annotated[float | None, SkipValidation, View.NUMBER] = None  # Unix time
+    phase_done: Annotated[int | None, SkipValidation, View.NUMBER] = None  # episodes of an evaluation
+    phase_total: Annotated[int | None, SkipValidation, View.NUMBER] = None
+    phase_eta_s: Annotated[float | None, SkipValidation, View.NUMBER] = None
+    moved_at: Annotated[float | None, SkipValidation, View.NUMBER] = None  # Unix time of the last step
     step: Annotated[Count | None, View.LIST, View.NUMBER] = None
     total: Annotated[Count | None, View.SHOW, View.NUMBER] = None
     updates: Annotated[Count | None, View.SHOW] = None
@@ -91,7 +96,7 @@ class Status(Record):
     worker_restarts: Annotated[Count | None, View.SHOW] = None
     failures: Annotated[list[FailureCount] | None, View.SHOW] = None  # the most frequent first
     fps: Annotated[float | None, View.LIST, View.NUMBER] = None
-    train_fps: Annotated[float | None, View.SHOW] = None
+    train_fps: Annotated[float | None, View.SHOW, View.NUMBER] = None
     predicted_fps: Annotated[float | None, View.SHOW, View.NUMBER] = None
     now_fps: Annotated[float | None, SkipValidation, View.NUMBER] = None
     eta_s: Annotated[float | None, SkipValidation, View.NUMBER] = None
