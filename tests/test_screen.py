@@ -60,6 +60,17 @@ def test_a_phase_shows_its_episodes_and_the_time_left(terminal, capsys):
     assert "64/192  evaluating: 3 of 20 episodes, 1:15 left" in capsys.readouterr().err
 
 
+def test_a_run_without_steps_shows_how_long_it_stands_still(terminal, capsys):
+    beginning = {
+        "event": "plan",
+        "run": "runs/a",
+        "main_outcome": None,
+        "time/plan": {"facts": [], "notes": []},
+    }
+    show([beginning, STATUS | {"phase": "collecting", "moved_at": time.time() - 75.5}])
+    assert "64/192  no step for 1:1" in capsys.readouterr().err
+
+
 def test_the_time_before_the_training_is_shown(terminal, capsys):
     show([{"event": "status", "phase": "making environments", "phase_since": time.time()}])
     assert "making environments, 0:0" in capsys.readouterr().err

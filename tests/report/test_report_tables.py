@@ -44,6 +44,8 @@ SHOWN = RUN | {
     "predicted_fps": 5123.4,
     "train_fps": None,
     "env_id": None,
+    "algo": None,
+    "seed": None,
     "notes": "a [bracketed] note",
     "parent": "older-20260101-110000",
     "parent_step": 4096,
@@ -92,8 +94,12 @@ VIEWS = {
     "run": tables.view_run(SHOWN),
     "compare": tables.view_comparison(
         {
-            "runs": [RUN | {"best": {"step": None}}, RUN | {"best": RESULT | {"step": 1}}],
+            "runs": [
+                RUN | {"best": {"step": None, "outcomes": {}}},
+                RUN | {"best": RESULT | {"step": 1}},
+            ],
             "differences": {"ppo.gamma": [0.99, 0.9], "policy.network_arch": [[64, 64], [512]]},
+            "of_one_algorithm": {"ppo.clip_range": [0.2, "n/a"]},
         }
     ),
     "config": tables.view_config({"env.env_id": {"value": "my_module:Env", "source": "flag ENV"}}),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mission_gym.run import saving, session, status
+from mission_gym.run import saving, session, start, status
 from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
@@ -27,7 +27,7 @@ EPISODES = {
     "testing on fresh seeds": 3,
     "confirming the goal": 100,
 }
-PHASES = ["making environments", "collecting", "learning", "saving", *EPISODES]
+PHASES = ["making environments", "measuring", "collecting", "learning", "saving", *EPISODES]
 
 
 class Ear:
@@ -88,6 +88,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ear, RunDir]:
         patch.setattr(status, "_REPEAT_S", 0.001)
         patch.setattr(status.StatusWriter, "expect", expect)
         patch.setattr(session, "make_collector", last(session.make_collector, "making environments"))
+        patch.setattr(start, "measure_collect", last(start.measure_collect, "measuring"))
         patch.setattr(saving, "save_checkpoint", last(saving.save_checkpoint, "saving"))
         folder = str(tmp_path_factory.mktemp("runs"))
         values = {"retest_episodes": 3, "stop_when": "return>=1000", "runs_dir": folder}

@@ -25,6 +25,7 @@ from mission_gym.report.formats import (
     show_value,
 )
 from mission_gym.store.groups import State
+from mission_gym.store.rundir import STALL_S
 
 Document = Mapping[str, Any]
 STATE_STYLES = {
@@ -151,7 +152,13 @@ def _make_cells(row: Document, now: float) -> list[str | Text]:
     total, step = row["total"], row["step"]
     outcomes = row["outcomes"] or {}
     name = row["main"] if row["main"] in outcomes else next(iter(outcomes), None)
-    words = row["phase"] or state if is_live and state != "silent" else state
+    words = state
+    if is_live and state != "silent" and row["phase"]:
+        words = row["phase"]
+        if (still := find_stall(row, now)) is not None:
+            words = f"no step for {show_duration(still)}"
+        elif row["phase_total"] is not None:
+            words += f" {show_count(row['phase_done'])}/{show_count(row['phase_total'])}"
     return [
         row["name"],
         Text(words, style=STATE_STYLES.get(state, "")),
@@ -162,6 +169,12 @@ def _make_cells(row: Document, now: float) -> list[str | Text]:
         show_duration(row["eta_s"]) if is_live else "",
         "" if name is None else f"{name} {show_rate(outcomes[name])}",
     ]
+
+
+def find_stall(status: Document, now: float) -> float | None:
+    """Seconds without a step of a live run, if they are many; None otherwise. now: Unix time."""
+    moved_at = status.get("moved_at")
+    return now - moved_at if moved_at is not None and now - moved_at > STALL_S else None
 
 
 def _show_group(group: Document) -> str:
@@ -217,6 +230,7 @@ def view_run(document: Document) -> RenderableType:
         ("run", document["name"]),
         ("path", document["path"]),
         ("environment", show_value(document["env_id"] or MISSING)),
+        ("algorithm", f"{document['algo'] or MISSING}, seed {show_value(document['seed'])}"),
         ("state", f"{state}: {document['cause']}" if document["cause"] else state),
         ("steps", f"{show_count(document['step'])}{of_total}"),
         *list_stage(document),
@@ -272,8 +286,13 @@ def view_comparison(document: Document) -> RenderableType:
     table.add_row("return", *(show_number(run["return_mean"]) for run in runs))
     table.add_row("best evaluation", *(show_interval(run["best"], "return") for run in runs))
     table.add_row("at step", *(show_count(run["best"]["step"]) for run in runs))
+    _add_outcomes(table, [run["best"]["outcomes"] for run in runs])
     for path, values in document["differences"].items():
         table.add_row(path, *(show_value(value) for value in values))
+    if others := document["of_one_algorithm"]:
+        sections = sorted({path.partition(".")[0] for path in others})
+        note = f"{len(others)} settings of {' and '.join(sections)} are left out; --json has them"
+        return Group(table, Text(note, style="dim"))
     return table
 
 

@@ -30,6 +30,7 @@ from mission_gym.report.formats import (
 )
 from mission_gym.report.tables import (
     STATE_STYLES,
+    find_stall,
     list_failures,
     list_stage,
     list_verdict,
@@ -151,6 +152,8 @@ class RunView:
         if "machine/gpu_use" in self._row:
             shares["gpu"] = self._row["machine/gpu_use"]
         use = ", ".join(f"{name} {show_rate(share)}" for name, share in shares.items())
+        if (still := find_stall(now, time.time())) is not None:
+            parts.insert(1, f"no step for {show_duration(still)}")
         if now.get("phase_total") is None:
             return [*parts, now["phase"], use]
         return [parts[0], _show_evaluating(now), *parts[1:], use]

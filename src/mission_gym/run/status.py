@@ -18,7 +18,7 @@ from mission_gym.run.curriculum import Progression
 from mission_gym.run.recorder import Recorder
 from mission_gym.run.snapshot import RunContext
 from mission_gym.run.telemetry import Telemetry
-from mission_gym.store.rundir import Status
+from mission_gym.store.rundir import STALL_S, Status
 
 _STATUS_S = 1.0  # between writes of status.json
 _REPEAT_S = 1.0  # between the repetitions of a status
@@ -163,6 +163,8 @@ class StatusWriter:
             eta_s = 0.0 if self._num_episodes is None else phase_eta_s
         elif eta_s is not None and phase_eta_s is not None:
             eta_s = round(eta_s + phase_eta_s, 1)
+        if now - self._moved[1] > STALL_S and self._num_episodes is None:
+            eta_s = None  # at this pace it never ends
         status = Status(
             step=step,
             phase=self._phase,

@@ -36,6 +36,7 @@ from mission_gym.store.validation import Count, Record, Str, read_validated
 _LOCK_WAIT_S = 0.1
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RESERVE_BYTES = 1 << 16
+STALL_S = 20.0  # without a step; readers then show how long nothing has moved
 _STATUS_BYTES = 1 << 20  # at most: lists read the status of every run
 _ENDED = ("done", "stopped", "failed")
 # Everything that we write into a run, by name, except for checkpoints/, env/, eval/ and files of sinks.
