@@ -1,12 +1,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+BASE := $(VENV)/.installed
+STAMP := $(VENV)/.installed-dev
 LOWEST := .venv-lowest
 
-.PHONY: demo test quick lowest fuzz check fmt docs bench clean
+.PHONY: demo test quick lowest fuzz check fmt docs site wheel bench clean
 
-demo: $(STAMP)
+demo: $(BASE)
 	$(BIN)/mission-gym demo
 
 test: $(STAMP)
@@ -41,9 +42,25 @@ bench: $(STAMP)
 	$(BIN)/mission-gym bench ppo
 	$(BIN)/mission-gym bench learning
 
-$(STAMP): pyproject.toml constraints.txt
+site: $(BASE)
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/mkdocs build
+
+# A wheel made from the sdist, installed into an empty environment and tried outside the checkout.
+wheel: $(BASE)
+	rm -rf dist build/wheel
+	$(BIN)/pip install --quiet build
+	$(BIN)/python -m build --installer pip
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/pip install --quiet -c constraints.txt dist/*.whl
+	cd build/wheel && bin/mission-gym train CartPole-v1 --timesteps 4k --run-name smoke && bin/mission-gym eval smoke --episodes 5
+
+$(BASE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $(BASE)
+
+$(STAMP): $(BASE)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
 

@@ -167,7 +167,8 @@ def test_noise_is_fresh_in_every_step_and_learned() -> None:
 
 
 def test_a_gradient_that_is_not_finite_makes_no_step_and_the_next_ones_do() -> None:
-    """The second of three minibatches is poisoned: both kernels end as if it had not been there."""
+    """The second of three minibatches is poisoned: both kernels end as if it had not been there. Rounding
+    differs, since one product computes the targets of all minibatches of a call."""
     settings = QSettings(SIZE, 1e-2, 1.0, True, False, 1.0)
     for kernel, clean in zip(make_pair(make_spec()), make_pair(make_spec()), strict=True):
         batches = make_batches()
@@ -178,7 +179,7 @@ def test_a_gradient_that_is_not_finite_makes_no_step_and_the_next_ones_do() -> N
             clean.learn(cut_batches(batches, rows), settings, noise_of)
         expected = clean.parameters() | clean.optimizer()
         for name, array in (kernel.parameters() | kernel.optimizer()).items():
-            np.testing.assert_array_equal(array, expected[name], err_msg=name)
+            np.testing.assert_allclose(array, expected[name], rtol=1e-5, atol=1e-7, err_msg=name)
 
 
 def test_checkpoints_know_no_kernel() -> None:

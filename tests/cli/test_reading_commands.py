@@ -9,6 +9,7 @@ import pytest
 from mission_gym.cli.main import main
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.resolve import find_run, list_runs
+from timeouts import LONG_S
 
 ENV_ID = "toys:Identity"
 RATE_KEYS = {"rate", "low", "high"}
@@ -260,7 +261,8 @@ def test_clean_leaves_a_locked_run_alone(family, tmp_path, capsys):
 
 
 def test_doctor_tells_the_machine(tmp_path, capsys):
-    assert main(["doctor", "--json", "--runs-dir", str(tmp_path)]) in (0, 2)
+    flags = ["--runs-dir", str(tmp_path), "--deadline", str(LONG_S)]
+    assert main(["doctor", "--json", *flags]) in (0, 2)
     document = json.loads(capsys.readouterr().out)
     assert document["machine"]["usable_cores"] >= 1
     assert document["torch"]["devices"][0]["name"] == "cpu"
