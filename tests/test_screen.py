@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mission_gym.report.screen.live import Screen
+from mission_gym.report.screen.live import PlayScreen, Screen
 from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
 
@@ -58,6 +58,16 @@ def test_a_phase_shows_its_episodes_and_the_time_left(terminal, capsys):
     phase = {"phase": "evaluating", "phase_done": 3, "phase_total": 20, "phase_eta_s": 75.0}
     show([beginning, STATUS | phase])
     assert "64/192  evaluating: 3 of 20 episodes, 1:15 left" in capsys.readouterr().err
+
+
+def test_the_progress_of_an_evaluation_and_of_a_video_is_shown(monkeypatch, capsys):
+    monkeypatch.setattr("mission_gym.report.screen.live._RUN_S", 0.0)
+    with PlayScreen() as screen:
+        screen.expect("greedy play", 20)(5, 1234)
+        assert list(screen.count([1, 2])) == [1, 2]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("greedy play: 5 of 20 episodes, 1,234 steps, 0:")
+    assert [line.partition(",")[0] for line in lines[1:]] == ["frame 1", "frame 2", "writing the video"]
 
 
 def test_a_run_without_steps_shows_how_long_it_stands_still(terminal, capsys):

@@ -129,6 +129,22 @@ def test_every_view_fits_and_is_plain_text_without_a_terminal(name, width):
     assert "…" not in text  # folded, not cut
 
 
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"phase": "training"}, "training"),
+        ({"phase": "evaluating", "phase_done": 3, "phase_total": 20}, "evaluating 3/20"),
+        ({"phase": "collecting", "moved_at": 925.0}, "no step for 1:15"),
+        ({"phase": "collecting", "heartbeat": 900.0}, "silent"),
+    ],
+)
+def test_the_overview_shows_what_a_live_run_does(status, words):
+    keys = ("total", "return_mean", "now_fps", "fps", "eta_s", "outcomes", "main", "phase_total", "moved_at")
+    row = dict.fromkeys((*keys, "step", "created")) | {"name": "a", "state": "running", "heartbeat": 1000.0}
+    shown = render(tables.view_overview([row | status], [], "runs", 1000.0, 10))
+    assert words in shown.splitlines()[2]
+
+
 def test_missing_values_of_a_dead_run_are_not_zero():
     line = render(tables.view_runs([LISTED], 0.0), 120).splitlines()[1]
     assert line.split()[1:] == ["n/a", "n/a", "failed", "n/a", "n/a", "n/a"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mission_gym.run import saving, session, start, status
 from mission_gym.run.config import resolve
-from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 from runs import drain
@@ -92,7 +92,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ear, RunDir]:
         patch.setattr(saving, "save_checkpoint", last(saving.save_checkpoint, "saving"))
         folder = str(tmp_path_factory.mktemp("runs"))
         values = {"retest_episodes": 3, "stop_when": "return>=1000", "runs_dir": folder}
-        with start_run(resolve("CartPole-v1", FLAGS | values), ear.listen) as made:
+        with start.start_run(resolve("CartPole-v1", FLAGS | values), ear.listen) as made:
             patch.setattr(made.learner, "update", last(made.learner.update, "learning"), raising=False)
             patch.setattr(made.collector, "fill", last(made.collector.fill, "collecting"), raising=False)
             patch.setattr("mission_gym.run.selection.EvalResult.low", lambda result, name: 1000.0)
@@ -116,6 +116,27 @@ def test_an_evaluation_shows_its_episodes_and_the_time_left(heard: tuple[Ear, Ru
     assert {each["phase_total"] for each in shown} == {EPISODES[phase]}
     assert all(0 <= each["phase_done"] <= EPISODES[phase] for each in shown)
     assert any(each["phase_eta_s"] is not None for each in shown)
+
+
+def test_a_run_that_is_stopped_while_an_environment_hangs_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ear = Ear()
+    monkeypatch.setattr(status, "_REPEAT_S", 0.001)
+    monkeypatch.setattr(status, "STALL_S", 0.0)
+    with start.start_run(resolve("CartPole-v1", FLAGS | {"runs_dir": str(tmp_path)}), ear.listen) as made:
+
+        def hang(block: Any, number: int, stop: Any) -> bool:
+            ear.wait_for("collecting")
+            made.stop.reason = "SIGTERM"
+            return False
+
+        monkeypatch.setattr(made.collector, "fill", hang, raising=False)
+        run = drain(made)
+    verdict = run.read_status()["verdict"]
+    assert verdict["bound"] == "environment failures"
+    assert "a call of an environment had not returned" in verdict["evidence"]
+    assert any(each["eta_s"] is None for each in ear.statuses("collecting"))
 
 
 def test_repetitions_end_with_the_run_and_are_no_rows(heard: tuple[Ear, RunDir]) -> None:

@@ -39,7 +39,7 @@ from mission_gym.run.snapshot import (
 )
 from mission_gym.run.status import StatusWriter
 from mission_gym.run.telemetry import Telemetry
-from mission_gym.run.verdict import judge_failure
+from mission_gym.run.verdict import judge_failure, judge_stall
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
 from mission_gym.store.rundir import RunDir, Status, Verdict
 from mission_gym.streams import TrainingSeeds
@@ -214,6 +214,8 @@ class Session(RunContext):
         summary = self.telemetry.summarize()
         if state == "failed":  # its speed does not matter
             summary["time/verdict"] = None if verdict is None else verdict.model_dump()
+        elif state == "stopped" and (stall_s := self.status.stall_s) is not None:
+            summary["time/verdict"] = judge_stall(stall_s).model_dump()
         shown = summary["time/verdict"]
         status = Status(state=state, cause=cause, verdict=shown)
         self.status.write(status, on_disk=exists)  # before the last event, which may fail

@@ -43,6 +43,7 @@ class StatusWriter:
         self._last: dict[str, Any] = {}  # the last status of the training thread
         self._moved = (-1, time.time())  # the last progress that was seen, and its Unix time
         self._moments: list[tuple[float, int]] = []  # time and step of the last seconds
+        self._is_collecting = False  # at the last repetition
         # A resumed run keeps the state of its last end until it trains.
         self._is_live = recorder.run.read_status().get("state") in ("starting", "running")
         self._is_over = threading.Event()
@@ -69,6 +70,12 @@ class StatusWriter:
         """Workers that were replaced."""
         assert self._context is not None
         return int(self._context.collector.vec.num_restarts)
+
+    @property
+    def stall_s(self) -> float | None:
+        """Seconds without a step while environments are stepped, if they are many; None otherwise."""
+        seconds = time.time() - self._moved[1]
+        return seconds if self._is_collecting and seconds > STALL_S else None
 
     def _begin(self, phase: str) -> None:
         self._phase, self._began_at = phase, time.time()
@@ -211,6 +218,7 @@ class StatusWriter:
             }
             if len(running := running - {None}) == 1:
                 fields["phase"] = running.pop()
+            self._is_collecting = fields["phase"] == "collecting"
         now = time.monotonic()
         self._moments = [each for each in self._moments if now - each[0] <= _MOMENT_S] + [
             (now, fields["step"])

@@ -167,7 +167,7 @@ class PlayScreen(_LiveView):
         """Pass the frames of a video on."""
         self._begun_at = time.monotonic()
         for number, frame in enumerate(frames, 1):
-            self._show(f"{show_count(number)} frames, {show_duration(time.monotonic() - self._begun_at)}")
+            self._show(f"frame {show_count(number)}, {show_duration(time.monotonic() - self._begun_at)}")
             yield frame
         self._show("writing the video")
 
