@@ -100,7 +100,7 @@ def test_plain_lines_show_the_whole_run(events, capsys):
     assert re.search(r"collecting \d+ % \(environments \d+ %, acting \d+ %, waiting 0 %\), learning", err)
     assert re.search(r"cpu +.* busy", err)
     assert re.search(r"bound by +\w+", err)
-    assert re.search(r"try +--", err)
+    assert re.search(r"try +\S", err)  # other processes come first on a busy machine
     path = events[0]["run"]
     assert f"mission-gym resume {path} --timesteps 384" in err
     assert f"mission-gym eval {path}" in err

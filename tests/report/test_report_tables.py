@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from mission_gym.report import tables
+from mission_gym.report.overview import view_overview
 from mission_gym.report.scaling import view_advice
 from mission_gym_bench.views import view_bench
 
@@ -141,7 +142,7 @@ def test_every_view_fits_and_is_plain_text_without_a_terminal(name, width):
 def test_the_overview_shows_what_a_live_run_does(status, words):
     keys = ("total", "return_mean", "now_fps", "fps", "eta_s", "outcomes", "main", "phase_total", "moved_at")
     row = dict.fromkeys((*keys, "step", "created")) | {"name": "a", "state": "running", "heartbeat": 1000.0}
-    shown = render(tables.view_overview([row | status], [], "runs", 1000.0, 10))
+    shown = render(view_overview([row | status], [], "runs", 1000.0, 10))
     assert words in shown.splitlines()[2]
 
 

@@ -28,9 +28,9 @@ from mission_gym.report.formats import (
     show_path,
     show_rate,
 )
+from mission_gym.report.overview import find_stall
 from mission_gym.report.tables import (
     STATE_STYLES,
-    find_stall,
     list_failures,
     list_stage,
     list_verdict,

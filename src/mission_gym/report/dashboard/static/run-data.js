@@ -30,7 +30,7 @@ export function isIll(doc, value) {
 }
 
 // The name of a metric in words: `ep_len_mean` is the episode length mean.
-const WORDS = { approx: "approximate", env: "environment", ep: "episode", fps: "steps/s", grad: "gradient", kl: "KL", len: "length", rew: "return", std: "standard deviation" };
+const WORDS = { approx: "approximate", env: "environment", ep: "episode", fps: "steps/s", grad: "gradient", kl: "KL", len: "length", rew: "return" };
 export const nameOf = (key) => key.slice(key.indexOf("/") + 1).replaceAll("/", ": ").split("_").map((word) => own(WORDS, word) ?? word).join(" ");
 
 // The outcomes in the declared order, the main one first, then others by name.
