@@ -27,15 +27,12 @@ from mission_gym.store.metrics import Metric, read_metrics
 from mission_gym_bench.defaults.main import judge
 
 ROOT = Path(__file__).parent.parent
-FLAGS = ROOT / "src" / "mission_gym" / "api_flags.py"
+FLAGS = ROOT / "src" / "mission_gym" / "api_flags.pyi"
 _FLAGS = '''"""The types of flags as arguments of `train`, `iterate` and `branch`. `make docs` writes this."""
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
-
 
 class Flags(TypedDict, total=False):
     """Every flag of a run; docs/configuration.md describes them."""
@@ -234,7 +231,7 @@ def _render_shipped(name: str, shipped: Mapping[str, Mapping[str, Any]]) -> dict
     return {
         f"{name}-{algo}": _render_values(
             {key: row for key, row in named.items() if row},
-            {key: row["origin"] for key, row in shipped.items() if "origin" in row},
+            {key: origin for key, row in shipped.items() if (origin := layers.origin_of(row, algo))},
         )
         for algo, named in rows.items()
     }

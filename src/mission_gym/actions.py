@@ -14,7 +14,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 ActionKind = Literal["categories", "binary", "box", "composite"]
 MAX_CATEGORIES = 1 << 16  # of one choice: each is a network input or output
-_WIDEST = 1e6  # a Box bound beyond this counts as infinite
+WIDEST = 1e6  # a Box bound beyond this counts as infinite
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ActionSpec:
     @property
     def has_finite_bounds(self) -> bool:
         """Whether all real numbers are scaled to bounds of the environment."""
-        return all(abs(bound) < _WIDEST for bound in (*self.low, *self.high))
+        return all(abs(bound) < WIDEST for bound in (*self.low, *self.high))
 
     @property
     def stored_dtype(self) -> str:
@@ -126,7 +126,7 @@ def _scale_of(low: tuple[float, ...], high: tuple[float, ...], dtype: str) -> tu
     """Middle and half width of finite bounds, and the bounds, float64."""
     lows, highs = np.asarray(low), np.asarray(high)
     # Bounds near the largest float mean "unbounded": scaling to them would give huge actions.
-    bounded = np.maximum(np.abs(lows), np.abs(highs)) < _WIDEST
+    bounded = np.maximum(np.abs(lows), np.abs(highs)) < WIDEST
     with np.errstate(invalid="ignore"):  # inf - inf in the branch that is not taken
         middle = np.where(bounded, (lows + highs) * 0.5, 0.0)
         half = np.where(bounded, (highs - lows) * 0.5, 1.0)

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
-from mission_gym.api_flags import Flags
 from mission_gym.api_results import Group, Run, Update, write_report
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import apply_rules
@@ -40,6 +39,9 @@ from mission_gym.run.start import start_run
 from mission_gym.store.resolve import RunRef, find_run
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.trusted import retry_if_allowed
+
+if TYPE_CHECKING:
+    from mission_gym.api_flags import Flags
 
 __all__ = ["Group", "Run", "Update", "branch", "iterate", "load", "resume", "train", "write_report"]
 

@@ -23,6 +23,13 @@ ROLES = {
 _NUM_SPANS = 256  # kept between two calls of `take`; the oldest are dropped
 
 
+def time_call(call: Callable[[], object]) -> float:
+    """Seconds of a call."""
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun
+
+
 class PhaseClock:
     """Adds wall seconds to named phases of one role, and keeps their start and end."""
 

@@ -1,4 +1,4 @@
-"""Every value that rooms exchange, with its shapes.
+"""Every value that packages exchange, with its shapes.
 
 B = rows of a batch (environments, or all their agents), T = steps of a rollout, S = columns of a block, E =
 ended rows, K = numbers that the policy stores per action, M = entries of an action mask. An observation is
@@ -117,7 +117,7 @@ class LeafSpec:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """The description of an environment that all other rooms use."""
+    """The description of an environment that all other packages use."""
 
     env_id: str
     leaves: tuple[LeafSpec, ...]

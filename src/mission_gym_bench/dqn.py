@@ -14,8 +14,8 @@ import numpy as np
 
 from mission_gym.actions import ActionSpec
 from mission_gym.data import EnvSpec, LeafSpec
-from mission_gym.learner.priorities import Priorities
 from mission_gym.learner.replay import Replay, ReplayLayout
+from mission_gym.learner.replay_loops import Priorities
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.blocks import make_block
 from mission_gym_bench.ppo import LearningCase, check_gradient_steps, make_learning_row

@@ -20,10 +20,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mission_gym.errors import WorkerError
-from mission_gym.fleet.drafts import Draft
 from mission_gym.fleet.queue import Queue
-from mission_gym.fleet.requests import make_requests
-from mission_gym.fleet.usage import measure_memory
+from mission_gym.fleet.requests import Draft, make_requests
+from mission_gym.fleet.schedule import measure_memory
 from mission_gym.fleet.wait import wait_for_jobs
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.machine import CORES

@@ -25,6 +25,8 @@ from mission_gym_bench.overhead import measure_accounting
 from mission_gym_bench.overlap import OverlapGrid, measure_overlap
 from mission_gym_bench.ppo import ALL_CASES, LearningGrid, PpoGrid, measure_learning, measure_ppo
 from mission_gym_bench.runner import Row, describe_machine
+from mission_gym_bench.sac import LEARNING as SAC_LEARNING
+from mission_gym_bench.sac import SacGrid, measure_sac
 from mission_gym_bench.tune import TuneGrid, measure_tune
 from mission_gym_bench.vector import FULL, VectorGrid, measure_vector
 from mission_gym_bench.waiting import WaitingGrid, measure_waiting
@@ -72,6 +74,9 @@ BENCHMARKS: dict[str, Callable[[bool], list[Row]]] = {
     "ppo": lambda full: measure_ppo(PpoGrid(repeats=7) if full else PpoGrid()),
     "dqn": lambda full: measure_dqn(
         DqnGrid(num_steps=60_000, repeats=7, learning=LEARNING) if full else DqnGrid()
+    ),
+    "sac": lambda full: measure_sac(
+        SacGrid(num_steps=5_000, seconds=3.0, repeats=7, learning=SAC_LEARNING) if full else SacGrid()
     ),
     "learning": lambda full: measure_learning(LearningGrid(ALL_CASES, _SEEDS) if full else LearningGrid()),
     "defaults": lambda full: measure_defaults(DefaultsGrid(CASES, _SEEDS) if full else DefaultsGrid()),

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's side: its PPO or DQN with the settings of the same config, and its vectors of images.
+"""Stable-Baselines3's side: its PPO, DQN or SAC with the settings of a config, and its vectors of images.
 
 Our evaluator plays its policies, on the same seeds and at the same steps. Two differences remain: the scale
 of continuous actions, and normalization statistics that change within a rollout.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from stable_baselines3 import DQN, PPO
+from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
@@ -31,9 +31,11 @@ from stable_baselines3.common.vec_env import (
 
 from mission_gym.algorithms.dqn.section import DqnSection
 from mission_gym.algorithms.ppo.section import PpoSection
+from mission_gym.algorithms.sac.section import SacSection
 from mission_gym.config.rules import apply_rules
 from mission_gym.config.schema import Config
 from mission_gym.data import Array, Leaves
+from mission_gym.learner.off_policy import ReplaySection, settled_ratio
 from mission_gym.procs import usable_cores
 from mission_gym.rollout.play import Actor
 from mission_gym.run.config import resolve
@@ -58,11 +60,11 @@ _ACTIVATIONS = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU, "elu": torch.nn.EL
 
 
 def train(job: TrainingJob, folder: Path) -> TrainingResult:
-    """Train SB3's PPO or DQN; the folder stays empty."""
+    """Train SB3's PPO, DQN or SAC; the folder stays empty."""
     config = apply_rules(resolve(job.env_id, job.flags))[0].config
     torch.set_num_threads(job.threads)
     form = SubprocVecEnv if job.subproc else DummyVecEnv
-    model = _make_dqn(config, form) if config.run.algo == "dqn" else _make_ppo(config, form)
+    model = _MAKERS[type(config.algorithm)](config, form)
     watcher = _Watcher(config)
     model.learn(config.run.timesteps, callback=watcher)
     warm_s = watcher.watch.read_s() - watcher.first_s
@@ -85,21 +87,51 @@ def _make_dqn(config: Config, form: Form) -> DQN:
     extras = (dqn.double, dqn.dueling, dqn.prioritized, dqn.exploration == "noisy", policy.normalize_obs)
     assert not any(extras), "SB3's DQN has none of these: settings would differ"
     assert (dqn.n_step, dqn.tau, dqn.loss) == (1, 1.0, "huber"), "SB3's DQN has no others"
-    gradient_steps = dqn.replay_ratio * config.rollout_size
-    assert gradient_steps == int(gradient_steps), "SB3 makes whole gradient steps after each rollout"
     return DQN(
         "MlpPolicy",
-        make_vec_env(config.env.env_id, config.num_envs, seed=config.run.seed, vec_env_cls=form),
-        train_freq=dqn.n_steps_per_env,
-        gradient_steps=int(gradient_steps),
-        buffer_size=dqn.replay_size,
-        learning_starts=dqn.learning_starts,
+        _make_env(config, form),
         target_update_interval=dqn.target_update_interval,
         exploration_fraction=dqn.exploration_fraction,
         exploration_initial_eps=dqn.exploration_initial_eps,
         exploration_final_eps=dqn.exploration_final_eps,
+        max_grad_norm=dqn.max_grad_norm,
+        **_list_replay(config, dqn),
         **_list_shared(config),
     )
+
+
+def _make_sac(config: Config, form: Form) -> SAC:
+    sac, policy = config.algorithm, config.policy
+    assert isinstance(sac, SacSection)
+    extras = (policy.normalize_obs, policy.normalize_returns, sac.prioritized, sac.critic_layer_norm)
+    assert not any(extras), "SB3's SAC has none of these: settings would differ"
+    assert (sac.n_step, sac.policy_delay, sac.num_quantiles) == (1, 1, 1), "SB3's SAC has no others"
+    assert sac.learn_temperature, "SB3's SAC learns the temperature here"
+    return SAC(
+        "MlpPolicy",
+        _make_env(config, form),
+        tau=sac.tau,
+        ent_coef=f"auto_{sac.temperature_init}",
+        target_entropy="auto" if sac.target_entropy is None else sac.target_entropy,
+        **_list_replay(config, sac),
+        **_list_shared(config),
+    )
+
+
+def _make_env(config: Config, form: Form) -> VecEnv:
+    return make_vec_env(config.env.env_id, config.num_envs, seed=config.run.seed, vec_env_cls=form)
+
+
+def _list_replay(config: Config, section: ReplaySection) -> dict[str, Any]:
+    """Return the arguments that DQN and SAC share."""
+    gradient_steps = settled_ratio(section) * config.rollout_size
+    assert gradient_steps == int(gradient_steps), "SB3 makes whole gradient steps after each rollout"
+    return {
+        "train_freq": section.n_steps_per_env,
+        "gradient_steps": int(gradient_steps),
+        "buffer_size": section.replay_size,
+        "learning_starts": section.learning_starts,
+    }
 
 
 def _make_ppo(config: Config, form: Form) -> PPO:
@@ -108,7 +140,7 @@ def _make_ppo(config: Config, form: Form) -> PPO:
     assert ppo.ent_coef_final is None, "SB3 has no schedule of the entropy weight: settings would differ"
     assert policy.network is None, "SB3 cannot use our networks: settings would differ"
     assert isinstance(ppo.batch_size, int)
-    env: VecEnv = make_vec_env(config.env.env_id, config.num_envs, seed=config.run.seed, vec_env_cls=form)
+    env = _make_env(config, form)
     if policy.normalize_obs or policy.normalize_returns:
         env = VecNormalize(
             env, norm_obs=policy.normalize_obs, norm_reward=policy.normalize_returns, gamma=ppo.gamma
@@ -124,12 +156,13 @@ def _make_ppo(config: Config, form: Form) -> PPO:
         vf_coef=ppo.vf_coef,
         target_kl=ppo.target_kl,
         normalize_advantage=ppo.normalize_advantage,
+        max_grad_norm=ppo.max_grad_norm,
         **_list_shared(config, log_std_init=policy.log_std_init),
     )
 
 
 def _list_shared(config: Config, **policy_kwargs: Any) -> dict[str, Any]:
-    """Return the arguments that both algorithms share."""
+    """Return the arguments that all algorithms share."""
     algorithm: Any = config.algorithm
     network = {
         "net_arch": list(config.policy.network_arch),
@@ -139,11 +172,17 @@ def _list_shared(config: Config, **policy_kwargs: Any) -> dict[str, Any]:
         "batch_size": algorithm.batch_size,
         "learning_rate": _schedule(algorithm.learning_rate, algorithm.learning_rate_final),
         "gamma": algorithm.gamma,
-        "max_grad_norm": algorithm.max_grad_norm,
         "policy_kwargs": network | policy_kwargs,
         "seed": config.run.seed,
         "device": "cpu",
     }
+
+
+_MAKERS: dict[type, Callable[[Config, Form], BaseAlgorithm]] = {
+    DqnSection: _make_dqn,
+    PpoSection: _make_ppo,
+    SacSection: _make_sac,
+}
 
 
 def _schedule(start: float, end: float | None) -> float | Callable[[float], float]:
@@ -153,7 +192,8 @@ def _schedule(start: float, end: float | None) -> float | Callable[[float], floa
 
 def count_gradient_steps(model: BaseAlgorithm) -> int:
     """Return Adam's own counter, since SB3 counts only epochs."""
-    return int(max((state["step"] for state in model.policy.optimizer.state.values()), default=0))
+    optimizer = model.critic.optimizer if isinstance(model, SAC) else model.policy.optimizer
+    return int(max((state["step"] for state in optimizer.state.values()), default=0))
 
 
 class _Watcher(BaseCallback):

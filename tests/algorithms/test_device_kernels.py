@@ -15,6 +15,9 @@ from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.algorithms.ppo.kernel import Samples
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
+from mission_gym.algorithms.sac import torch_kernel as sac_torch_kernel
+from mission_gym.algorithms.sac.kernel import SacSettings
+from mission_gym.algorithms.sac.torch_kernel import TorchSacKernel
 from mission_gym.data import Array, LeafSpec
 from mission_gym.learner.off_policy_learner import Transitions
 from mission_gym.policy import Encoded, PolicySpec
@@ -65,6 +68,20 @@ def learn_dqn(device: str, sigma: float | None, leaves: tuple[LeafSpec, ...]) ->
     return kernel.parameters() | kernel.optimizer()
 
 
+def learn_sac(device: str, changes: dict[str, Any], leaves: tuple[LeafSpec, ...]) -> dict[str, Array]:
+    spec = PolicySpec(leaves, ACTIONS["box"], (8, 8), "relu", form="squashed", outputs_per_real=2)
+    settings = SacSettings(BATCH, 0.1, 1, -2.0, 0, 1, layer_norm=False, temperature=0.5)._replace(**changes)
+    kernel, rng = TorchSacKernel(spec, 1, settings, device), np.random.default_rng(0)
+    ends = [draw_inputs(leaves, rng) for _ in range(2)]
+    reward = rng.standard_normal(N, np.float32)
+    reward[BATCH] = np.inf  # the second step is not finite, and so not made
+    action, half = rng.uniform(-1.0, 1.0, (N, 2)).astype(np.float32), np.full(N, 0.5, np.float32)
+    batches = Transitions(ends[0], action, reward, half, ends[1], None, None)
+    stats = kernel.learn(batches, rng.standard_normal((2, 2, BATCH, 2), np.float32), 1e-3, 0)
+    assert stats.num_skipped == 1
+    return kernel.parameters() | kernel.optimizer()
+
+
 def compare(found: dict[str, Array], expected: dict[str, Array]) -> None:
     assert found.keys() == expected.keys()
     for name, array in expected.items():
@@ -91,6 +108,23 @@ def test_dqn_learns_on_a_card_what_it_learns_on_the_cpu(
         found = learn_dqn("cuda", sigma, leaves)
     assert device.counts["replays"] == 2
     compare(found, learn_dqn("cpu", sigma, leaves))
+
+
+@pytest.mark.parametrize("leaves", [(VECTOR,), (VECTOR, IMAGE)], ids=["mlp", "picture"])
+@pytest.mark.parametrize(
+    ("changes", "replays"),
+    [({}, 2), ({"num_quantiles": 5, "num_dropped": 1, "layer_norm": True}, 2), ({"policy_delay": 2}, 0)],
+    ids=["plain", "quantiles", "delay"],
+)
+def test_sac_learns_on_a_card_what_it_learns_on_the_cpu(
+    changes: dict[str, Any], replays: int, leaves: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delayed actor is decided on the host, so its steps are not captured."""
+    monkeypatch.setattr(sac_torch_kernel, "ADAM_EPSILON", 1e-5)
+    with pretend("cuda") as device:
+        found = learn_sac("cuda", changes, leaves)
+    assert device.counts["replays"] == replays
+    compare(found, learn_sac("cpu", changes, leaves))
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["captured", "step by step"])

@@ -10,7 +10,7 @@ import pytest
 from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.dqn.compiled_kernel import CompiledQKernel
 from mission_gym.algorithms.dqn.learner import DqnLearner
-from mission_gym.algorithms.dqn.section import SettledDqn
+from mission_gym.algorithms.dqn.section import DqnSection
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.data import Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import NotFiniteError
@@ -36,7 +36,7 @@ def make_learner(
     kernel = CompiledQKernel(spec, TorchQKernel(spec, seed=1).acting())
     layout = ReplayLayout((LEAF,), CHOICE, mask_size, num_envs, capacity, n_step, 0.9)
     normalize_returns = changes.pop("normalize_returns", False)
-    section = SettledDqn(**(VALUES | changes))
+    section = DqnSection(**(VALUES | changes))
     scaled = {"normalize_returns": normalize_returns}
     return DqnLearner(kernel, spec, section, layout, total_steps=TOTAL, seed=5, **scaled)
 

@@ -20,7 +20,7 @@ from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import Array, Block, EnvSpec, Final, LeafSpec, UpdateStats
 from mission_gym.errors import NotFiniteError
-from mission_gym.learner.schedule import Schedule
+from mission_gym.learner.contract import Schedule
 from mission_gym.policy import NumpyPolicy, PolicySpec
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.policy.torch_forms import TorchPolicy

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mission_gym.actions import ActionSpec
-from mission_gym.algorithms.dqn import build as dqn_build
+from mission_gym.algorithms.dqn import learner as dqn_learner
 from mission_gym.algorithms.dqn import loss as dqn_loss
 from mission_gym.algorithms.dqn import torch_kernel as dqn_kernel
 from mission_gym.algorithms.ppo import build as ppo_build
@@ -47,7 +47,7 @@ def forget_proofs() -> Iterator[None]:
 
 def forget() -> None:
     ppo_build.verify_kernel.cache_clear()
-    dqn_build.verify_kernel.cache_clear()
+    dqn_learner.verify_kernel.cache_clear()
 
 
 def clip_values(batch: Minibatch, settings: StepSettings) -> Losses:

@@ -11,8 +11,8 @@ import torch
 
 from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.sac import ALGORITHM
-from mission_gym.algorithms.sac.build import make_kernel, make_settings
-from mission_gym.algorithms.sac.learner import SacLearner
+from mission_gym.algorithms.sac.compiled_loss import Draw, draw_actions
+from mission_gym.algorithms.sac.learner import SacLearner, make_kernel, make_settings
 from mission_gym.algorithms.sac.loss import (
     actor_loss,
     compute_targets,
@@ -20,10 +20,11 @@ from mission_gym.algorithms.sac.loss import (
     sample_actions,
     temperature_loss,
 )
-from mission_gym.algorithms.sac.section import SettledSac
+from mission_gym.algorithms.sac.section import SacSection
 from mission_gym.algorithms.sac.torch_kernel import TorchSacKernel
-from mission_gym.data import Block, EnvSpec, LeafSpec
+from mission_gym.data import Block, EnvSpec, Final, LeafSpec
 from mission_gym.errors import ConfigError
+from mission_gym.learner.off_policy_learner import Transitions
 from mission_gym.learner.replay import ReplayLayout
 from mission_gym.policy import PolicySpec
 from mission_gym.rollout.blocks import make_block
@@ -40,10 +41,11 @@ KERNELS = ("torch", "compiled")
 
 def make_learner(num_envs: int = 4, n_step: int = 1, **changes: Any) -> SacLearner:
     normalize_returns, kernel_name = changes.pop("normalize_returns", False), changes.pop("kernel", "torch")
-    section = SettledSac(**(VALUES | changes))
-    spec = PolicySpec((LEAF,), BOX, (16, 16), "relu", form="squashed", outputs_per_real=2)
-    kernel = make_kernel(spec, 1, make_settings(section, BOX.num_reals), kernel_name)
-    layout = ReplayLayout((LEAF,), BOX, 0, num_envs, 500, n_step, 0.9)
+    action = changes.pop("action", BOX)
+    section = SacSection(**(VALUES | changes))
+    spec = PolicySpec((LEAF,), action, (16, 16), "relu", form="squashed", outputs_per_real=2)
+    kernel = make_kernel(spec, 1, make_settings(section, action.num_reals), kernel_name)
+    layout = ReplayLayout((LEAF,), action, 0, num_envs, 500, n_step, 0.9)
     options = {"total_steps": TOTAL, "seed": 5, "normalize_returns": normalize_returns}
     return SacLearner(kernel, spec, section, layout, **options)
 
@@ -71,15 +73,24 @@ def feed(learner: SacLearner, num_blocks: int, scale: float = 1.0) -> None:
         assert learner.update(block) is not None
 
 
-@pytest.mark.parametrize("size", [0.1, 3.0, 15.0])
-def test_log_probabilities_are_exact_for_large_actions(size: float) -> None:
+def draw_compiled(outputs: torch.Tensor, noise: torch.Tensor) -> float:
+    draw = Draw(*(np.empty(shape, np.float32) for shape in ((1,), (1, 1), (1, 1))))
+    draw_actions(outputs.numpy(), noise.numpy(), np.empty((1, 1), np.float32), draw)
+    return float(draw.log_prob[0])
+
+
+@pytest.mark.parametrize("size", [0.1, 3.0, 15.0, -0.1, -15.0])
+@pytest.mark.parametrize(
+    "find", [lambda outputs, noise: sample_actions(outputs, noise).log_prob.item(), draw_compiled]
+)
+def test_log_probabilities_are_exact_for_large_actions(find: Any, size: float) -> None:
     mean = torch.full((1, 1), size)
     noise = torch.tensor([[0.3]])
     raw = torch.zeros(1, 1)
-    found = sample_actions(torch.cat([mean, raw], dim=1), noise).log_prob.item()
+    found = find(torch.cat([mean, raw], dim=1), noise)
     log_std = -1.5  # the middle of its range
     u = size + math.exp(log_std) * noise.double().item()
-    log_slope = math.log(4.0) - 2.0 * u - 2.0 * math.log1p(math.exp(-2.0 * u))  # of 1 - tanh(u)^2
+    log_slope = math.log(4.0) - 2.0 * abs(u) - 2.0 * math.log1p(math.exp(-2.0 * abs(u)))  # 1 - tanh(u)^2
     log_normal = -0.5 * noise.double().item() ** 2 - log_std - 0.5 * math.log(2.0 * math.pi)
     assert found == pytest.approx(log_normal - log_slope, rel=1e-5, abs=1e-4)
 
@@ -212,6 +223,30 @@ def test_a_change_of_the_unit_keeps_what_was_learned() -> None:
     assert kernel.temperature.log_alpha.exp().item() == pytest.approx(0.25 * alpha)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_change_of_the_unit_keeps_the_size_of_the_next_step(name: str) -> None:
+    """Moments of Adam follow the unit of values, in actor and critics."""
+    learner, rng = make_learner(), np.random.default_rng(0)
+    feed(learner, 3)
+    rows = learner.replay.gather(learner.replay.draw(rng, 8))
+    both = learner.encoder.encode(rows.both)
+    noise, steps = rng.standard_normal((1, 2, 8, 2), np.float32), []
+    for factor in (1.0, 0.125):
+        kernel = make_kernel(learner.spec, 1, make_settings(learner.section, 2), name)
+        for unit in (1.0, 1.0, factor):
+            if unit != 1.0:
+                kernel.rescale_values(unit)
+            before = kernel.acting() | kernel.training()
+            reward = rows.reward * np.float32(unit)
+            ends = both.rows(slice(8)), both.rows(slice(8, None))
+            batch = Transitions(ends[0], rows.action, reward, rows.discount, ends[1], None, None)
+            kernel.learn(batch, noise, 1e-5, 0)
+        after = kernel.acting() | kernel.training()
+        steps.append({key: after[key] - array for key, array in before.items() if "target" not in key})
+    for key, step in steps[0].items():  # Adam's epsilon matters to the smallest gradients
+        assert np.abs(step - steps[1][key]).mean() < 0.05 * np.abs(step).mean(), key
+
+
 def test_actions_are_uniform_until_learning_starts() -> None:
     learner = make_learner()
     seen = []
@@ -280,8 +315,102 @@ def test_refusals(env: str, flags: dict[str, Any], message: str, tmp_path: Any) 
         pass
 
 
-def test_infinite_bounds_are_refused() -> None:
-    wide = ActionSpec("box", (1,), "float32", low=(-math.inf,), high=(1.0,))
+WIDE = ActionSpec("box", (1,), "float32", low=(-math.inf,), high=(1.0,))
+INTEGER = ActionSpec("box", (1,), "int32", low=(-2.0,), high=(2.0,))
+SWITCH = ActionSpec("binary", (2,), "int8", name="switch")
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        (WIDE, "needs finite action bounds"),
+        (INTEGER, "of integers"),
+        (ActionSpec.of_parts((SWITCH, BOX)), "needs a Box of real numbers"),
+    ],
+)
+def test_actions_that_are_no_bounded_real_numbers_are_refused(action: ActionSpec, words: str) -> None:
     resolved = resolve("Env-v0", {"algo": "sac"})
-    (problem,) = ALGORITHM.refuse(resolved, EnvSpec("toy", (LEAF,), wide, None, None))
-    assert "needs finite action bounds" in problem
+    (problem,) = ALGORITHM.refuse(resolved, EnvSpec("toy", (LEAF,), action, None, None))
+    assert words in problem
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("end", ["truncated", "terminated"])
+def test_a_time_limit_is_no_end(kernel: str, end: str) -> None:
+    """1 a step for ever, worth 1 / (1 - 0.9) = 10 if it is truncated at every step, and 1 if it ends there.
+    The observation after the reset is another one, of no value."""
+    settings = {
+        "learning_starts": 0,
+        "replay_ratio": 4.0,
+        "batch_size": 32,
+        "learning_rate": 3e-3,
+        "tau": 0.1,
+    }
+    learner = make_learner(
+        2, kernel=kernel, learn_temperature=False, temperature_init=1e-9, **settings
+    )  # fmt: skip
+    last = (np.full(3, 0.5, np.float32),)
+    for number in range(60):
+        block = make_filled(number, 2)
+        block.obs[0][:] = 0.5
+        block.obs[0][1::2] = -0.5  # terminated rows, where nothing is paid
+        block.reward[:], block.terminated[:], block.truncated[:] = 1.0, False, False
+        block.reward[1::2], block.terminated[1::2] = 0.0, True
+        getattr(block, end)[::2] = True
+        if end == "truncated":
+            block.finals = [Final(t, row, last, None) for t in (0, 2) for row in range(2)]
+        stats = learner.update(block)
+    assert stats is not None
+    expected = {"truncated": 10.0, "terminated": 1.0}[end]
+    assert 2.0 * stats.metrics["train/q_mean"] == pytest.approx(expected, rel=0.15)
+
+
+def test_each_gradient_step_has_its_own_transitions_and_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = make_learner(replay_ratio=4.0, batch_size=8)
+    feed(learner, 1)
+    seen: list[tuple[Any, Any]] = []
+    learn = learner.kernel.learn
+
+    def watch(batch: Any, noise: Any, *more: Any) -> Any:
+        seen.append((batch.action.reshape(-1, 8 * 2), noise.reshape(len(noise) * 2, -1)))
+        return learn(batch, noise, *more)
+
+    monkeypatch.setattr(learner.kernel, "learn", watch)
+    learner.update(make_filled(1, first=None))
+    learner.update(make_filled(2, first=None))
+    actions, noises = (np.concatenate(part) for part in zip(*seen, strict=True))
+    assert len(actions) == 128
+    assert len(np.unique(actions, axis=0)) == 128
+    assert len(np.unique(noises, axis=0)) == 256  # also the two of a step
+
+
+def test_observations_stay_raw_and_statistics_are_frozen_in_an_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = make_learner()
+    normalizer, learn = learner.encoder.normalizer, learner.kernel.learn
+    assert normalizer is not None
+    counts = []
+
+    def watch(*given: Any) -> Any:
+        counts.append(normalizer.count)
+        return learn(*given)
+
+    monkeypatch.setattr(learner.kernel, "learn", watch)
+    block = make_filled(1)
+    block.obs[0][:] *= 100.0
+    for _ in range(3):
+        learner.update(block)
+    assert counts == [16.0, 32.0]  # a block has 16 transitions, and each counts once
+    np.testing.assert_array_equal(learner.replay.obs[0][:4], block.obs[0][:4])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_bounds_do_not_change_what_is_learned(kernel: str) -> None:
+    """Actions, densities and the entropy are those in -1..1."""
+    other = ActionSpec("box", (2,), "float32", low=(-300.0, -1.0), high=(300.0, -0.5))
+    one, two = (make_learner(kernel=kernel, action=action) for action in (BOX, other))
+    for learner in (one, two):
+        feed(learner, 4)
+    for name, array in one.arrays().items():
+        np.testing.assert_array_equal(array, two.arrays()[name], err_msg=name)

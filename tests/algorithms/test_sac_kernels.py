@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from mission_gym.actions import ActionSpec
-from mission_gym.algorithms.sac import build, torch_kernel
-from mission_gym.algorithms.sac.build import make_kernel, make_settings
+from mission_gym.algorithms.sac import learner as build
+from mission_gym.algorithms.sac import torch_kernel
 from mission_gym.algorithms.sac.kernel import GRAD_NORM, SacKernel
-from mission_gym.algorithms.sac.section import SettledSac
+from mission_gym.algorithms.sac.learner import make_kernel, make_settings
+from mission_gym.algorithms.sac.section import SacSection
 from mission_gym.config.rules import apply_rules
 from mission_gym.data import LeafSpec
 from mission_gym.learner.off_policy_learner import Transitions
@@ -33,7 +34,7 @@ def make_pair(
     spec = PolicySpec(
         LEAVES, BOX, arch, activation, form="squashed", outputs_per_real=2, critic_leaves=("hidden",)
     )
-    settings = make_settings(SettledSac(**({"batch_size": SIZE} | changes)), K)
+    settings = make_settings(SacSection(**({"batch_size": SIZE} | changes)), K)
     pair = (
         make_kernel(spec, 3, settings, "torch"),
         make_kernel(spec, 3, settings, "compiled", threads=threads),

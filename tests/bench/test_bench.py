@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from mission_gym.errors import UsageError, WorkerError
-from mission_gym_bench import main, ours, sb3
+from mission_gym_bench import main, ours, sac, sb3
 from mission_gym_bench.dqn import SHAPES, DqnGrid, measure_dqn
 from mission_gym_bench.missions import ORIGINAL, CaptureGrid, measure_capture
 from mission_gym_bench.overhead import measure_accounting
@@ -32,6 +32,7 @@ from mission_gym_bench.runner import (
     make_child_command,
     run_jobs,
 )
+from mission_gym_bench.sac import SacGrid, SacShape, measure_sac
 from timeouts import LONG_S
 
 _CASE = PpoCase("CartPole-v1", 32, 128, 2048, 10, num_updates=1)
@@ -59,7 +60,7 @@ def jobs_here(monkeypatch, tmp_path):
         folder.mkdir()
         return job.run(folder)
 
-    for name in ("dqn", "ppo", "overlap"):
+    for name in ("dqn", "ppo", "overlap", "sac"):
         monkeypatch.setattr(f"mission_gym_bench.{name}.run_jobs", run_here)
 
 
@@ -227,6 +228,32 @@ def test_sides_of_dqn_make_the_same_gradient_steps(side, tmp_path):
     assert [each.step for each in result.evals] == [24, 40]
     assert result.gradient_steps == 8  # of 32 transitions behind the first 8
     assert result.warm_steps == 32
+
+
+@pytest.mark.parametrize("side", [ours, sb3])
+def test_sides_of_sac_make_the_same_gradient_steps(side, tmp_path):
+    shape = SacShape("Pendulum-v1", 2, 4)
+    flags = shape.flags | _flags(timesteps=40, batch_size=8, network_arch="8")
+    result = side.train(TrainingJob("", shape.env_id, flags), tmp_path)
+    assert result.gradient_steps == 32  # of 40 transitions behind the first 8
+    assert result.warm_steps == 32
+
+
+def test_sac_measures_arithmetic_speed_and_learning(jobs_here):
+    learning = (LearningCase("Pendulum-v1", 64, -9000.0),)
+    rows = measure_sac(SacGrid(sac.SHAPES[1:], 32, 0.0, 1, learning, (1,)))
+    assert [row["unit"] for row in rows] == ["gradient steps/s", "steps/s", "s to score"]
+    assert rows[0]["ratio"] == pytest.approx(rows[0]["ours"] / rows[0]["peers"]["products"])
+    assert rows[2]["passed"] == rows[2]["sb3_passed"] == "1/1"
+
+
+def test_the_products_are_those_of_a_gradient_step():
+    """Counted by hand, in multiply-adds."""
+    actor, critic = 17 * 256 + 256 * 256 + 256 * 12, 23 * 256 + 256 * 256 + 256
+    seen = 17 * 256  # by the critics' first layer next to the action; nothing needs its gradient
+    products = 256 * (2 * actor + 2 * actor - 17 * 256)  # forward twice, weights, inputs but the first
+    products += 256 * 2 * (3 * critic + critic + (critic - 23 * 256) + (critic - seen))
+    assert sum(m * k * n for m, k, n in sac.list_products()) == products
 
 
 def test_dqn_measures_speed_priorities_and_the_replay_ratio(jobs_here):

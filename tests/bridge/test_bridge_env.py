@@ -18,8 +18,7 @@ from gymnasium.wrappers import TimeLimit
 
 import mission_gym as mg
 from games import game, make_walk, processes
-from mission_gym.bridge import BridgeEnv
-from mission_gym.bridge.pool import EnginePool
+from mission_gym.bridge import BridgeEnv, EnginePool
 from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import find_announce, probe
 from mission_gym.env.stages import Stages, StageVariant

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mission_gym.check.devices import DeviceFacts, TorchFacts, measure_device, read_torch
-from mission_gym.check.machine import diagnose, judge_proof
+from mission_gym.check.machine import diagnose, judge_verification
 from mission_gym.check.packages import Attempt
 from mission_gym.procs import MachineFacts
 
@@ -197,10 +197,10 @@ def test_devices_that_crash_are_told_apart_from_an_import_that_does() -> None:
 
 
 def test_a_device_that_computes_something_else_is_an_error() -> None:
-    holds, fails = judge_proof(
+    holds, fails = judge_verification(
         Attempt('{"cuda float32": "", "cuda bf16": "its loss is 2 where the loss gives 1"}')
     )
     assert (holds.level, fails.level) == ("ok", "error")
     assert fails.what.endswith("on cuda bf16 do not match the CPU: its loss is 2 where the loss gives 1")
-    (broken,) = judge_proof(Attempt(error="it was killed by SIGSEGV"))
+    (broken,) = judge_verification(Attempt(error="it was killed by SIGSEGV"))
     assert broken.what.endswith("it was killed by SIGSEGV")

@@ -168,6 +168,32 @@ class DeadDimension(Walk):
         return super().step(round(float(action[0])))
 
 
+class WideDimension(Walk):
+    """Clips its action to a twentieth of the bounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-20.0, 20.0, (2,), np.float32)
+
+    def step(self, action):
+        return super().step(round(float(np.clip(action[0], -1.0, 1.0)) + float(action[1])))
+
+
+class HugeBounds(WideDimension):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-np.float32([20.0, 1e5]), np.float32([20.0, np.inf]))
+
+
+class BigBounds(Walk):
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-2e4, 2e4, (1,), np.float32)
+
+    def step(self, action):
+        return super().step(round(float(action[0])))
+
+
 class ManyActions(Walk):
     def __init__(self):
         super().__init__()
@@ -418,6 +444,14 @@ FAULTS = [
     ("DeadAction", "warning", "actions", r"^actions 1, 2 had the same effect in all 50 tested situations"),
     ("DeadPart", "warning", "actions", r"^actions 0, 1, 2 of part 1 had the same effect"),
     ("DeadDimension", "warning", "actions", "^entry 1 of the action had no effect in all 50 tested"),
+    (
+        "WideDimension",
+        "warning",
+        "actions",
+        "^entry 0 of the action had the same effect at 10% of its bounds",
+    ),
+    ("HugeBounds", "warning", "actions", "^the bounds of action entries 1 are infinite or above 1e6"),
+    ("BigBounds", "warning", "actions", r"^the bounds of action entries 0 are above 10000"),
     ("ManyActions", "info", "skipped", "dead actions: more than 32 values"),
     ("Endless", "warning", "endings", "ran for 2000 steps without an end, and no time limit"),
     ("TimeAsDeath", "warning", "endings", "all 10 episodes ended as terminated after exactly 20 steps"),

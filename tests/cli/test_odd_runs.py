@@ -10,8 +10,7 @@ from mission_gym.cli.main import main
 from mission_gym.config.layers import format_config
 from mission_gym.run.config import resolve
 from mission_gym.store.evals import read_evals, write_eval
-from mission_gym.store.lineage import Lineage, write_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import Lineage, RunDir, write_lineage
 from mission_gym.store.tables import MetricsLog
 
 ODD = [b"null", b"[]", b"7", b'"text"', b"", b"\xff\xfe", b"{", b"[" * 100_000, None]
@@ -22,14 +21,14 @@ STATUSES = [
     b'{"verdict": 3}',
     b'{"step": 1%s}' % (b"0" * 400),
 ]
-LINEAGES = [b"{}", b'{"config_hash": 1, "env_signature": "e"}']
+LINEAGES = [b"{}", b'{"env_signature": 1}']
 
 
 def make(runs_dir, name, parent=None):
     run = RunDir.create(runs_dir, name)
     run.config_yaml.write_text(format_config(resolve("toys:Identity", {})))
     path = None if parent is None else str(parent.path)
-    write_lineage(run, Lineage("c", "e", parent and parent.name, path, parent and 64))
+    write_lineage(run, Lineage("e", parent and parent.name, path, parent and 64))
     run.write_status(state="done", step=64, total=64)
     return run
 
@@ -157,18 +156,18 @@ def test_a_damaged_row_is_told(runs, line, message, capsys, tmp_path):
 
 def test_a_cyclic_lineage_is_refused(runs, capsys):
     first, second = runs
-    write_lineage(first, Lineage("c", "e", second.name, str(second.path), 64))
+    write_lineage(first, Lineage("e", second.name, str(second.path), 64))
     assert call(runs, "runs", "lineage", "good") == 2
     names = " <- ".join((second.name, first.name, second.name))
     assert f"mission-gym: {names} is a cycle; a lineage.json of these" in capsys.readouterr().err
-    write_lineage(first, Lineage("c", "e", first.name, str(first.path), 64))
+    write_lineage(first, Lineage("e", first.name, str(first.path), 64))
     for name in ("good", "bad"):
         assert call(runs, "runs", "lineage", name) == 2
     assert "is a cycle" in capsys.readouterr().err
 
 
 def test_a_lineage_whose_names_disagree_is_drawn(runs, capsys):
-    write_lineage(runs[1], Lineage("c", "e", "another-name", f"{runs[0].path}/../{runs[0].name}", 64))
+    write_lineage(runs[1], Lineage("e", "another-name", f"{runs[0].path}/../{runs[0].name}", 64))
     assert call(runs, "runs", "lineage", "bad") == 0
     assert f"{runs[1].name} from step 64" in capsys.readouterr().out
 

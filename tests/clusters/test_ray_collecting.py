@@ -173,7 +173,7 @@ def test_a_share_without_room_runs_beside_others_and_moves_when_a_node_joins(nod
     with collecting("ray", cluster, num_shards=4) as (collector, block):
         collector.start()
         assert_equal(fill(collector, block, 0), expected[0])
-        assert collector.metrics()["machine/actors_squeezed"] == 1
+        assert collector.metrics()["machine/actors_without_cpus"] == 1
         assert any("no node has room for shard" in note for note in collector.take_notes())
         nodes.add_node(num_cpus=1, **SMALL)
         monkeypatch.setattr(actors, "PLACE_S", LONG_S)  # its process may start slowly there
@@ -181,4 +181,4 @@ def test_a_share_without_room_runs_beside_others_and_moves_when_a_node_joins(nod
         for number in range(1, 4):
             clear_block(block)
             assert_equal(fill(collector, block, number), expected[number])
-        assert collector.metrics()["machine/actors_squeezed"] == 0
+        assert collector.metrics()["machine/actors_without_cpus"] == 0

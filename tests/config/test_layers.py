@@ -278,6 +278,13 @@ def test_a_callable_has_settings_under_its_whole_name() -> None:
     assert resolve("other.simple_v3:parallel_env", {}).sources["ppo.gamma"] == "default"
 
 
+def test_the_origin_of_settings_is_that_of_the_algorithm() -> None:
+    unmeasured = "settings Hopper-v5 (RL Zoo's value, unmeasured)"
+    assert resolve("Hopper-v5", {"algo": "sac"}).sources["sac.tau"] == unmeasured
+    assert resolve("Hopper-v5", {}).sources["ppo.gamma"] == "settings Hopper-v5"
+    assert resolve("Ant-v5", {}).sources["ppo.gamma"] == "settings Ant-v5 (RL Zoo's value, unmeasured)"
+
+
 def test_an_exact_id_beats_patterns_and_the_longest_pattern_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {name: {"n_epochs": number} for number, name in enumerate(NAMES, start=1)}
     monkeypatch.setattr("mission_gym.config.layers.read_settings", lambda: rows)

@@ -131,7 +131,7 @@ def test_a_rising_schedule_is_refused_if_explicit_and_else_adapted() -> None:
     resolved, notes = apply_rules(rising)
     assert resolved.config.algorithm.ent_coef_final is None
     assert notes == [
-        "ent_coef_final=0.1 is above ent_coef=0.0, and schedules only fall; ent_coef stays constant"
+        "ent_coef_final=0.1 is above ent_coef=0.0, and schedules can only decrease; ent_coef stays constant"
         " [preset x]"
     ]
     apply_rules(resolve("Env-v0", {"learning_rate": 1e-3, "learning_rate_final": 1e-3}))

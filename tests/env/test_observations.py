@@ -11,8 +11,7 @@ from gymnasium import spaces
 from mission_gym.data import EnvSpec
 from mission_gym.env import leaves
 from mission_gym.env.factory import EnvRequest, make_factory
-from mission_gym.env.leaves import TextReader, is_text, leaf_specs
-from mission_gym.env.observations import ObsReader
+from mission_gym.env.leaves import ObsReader, TextReader, is_text, leaf_specs
 from mission_gym.env.probe import probe
 from mission_gym.env.slot import EnvSlot
 from mission_gym.errors import EnvContractError

@@ -68,7 +68,7 @@ def test_seeds_are_a_group_of_runs_side_by_side(seeds: GroupDir) -> None:
     assert "(too few for a mean)" in page
     assert '<polygon class="band' not in page
     plan = read_json(RunDir(Path(record.runs[0])).plan_json)
-    assert any("planned for a share of" in note for note in plan["notes"])
+    assert any("of the machine's cores" in note for note in plan["notes"])
 
 
 def test_a_packed_run_equals_the_same_run_alone(seeds: GroupDir, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from mission_gym.cli.groups import find_problems, list_flag_names, resolve_values
 from mission_gym.errors import ConfigError
-from mission_gym.fleet.drafts import Draft, inherit
 from mission_gym.fleet.jobfile import JobFile, make_example, read_job_file
-from mission_gym.fleet.requests import find_needs, make_arguments
+from mission_gym.fleet.requests import Draft, find_needs, inherit, make_arguments
 
 SMALL = "defaults: {env: CartPole-v1, timesteps: 20k}\n"
 

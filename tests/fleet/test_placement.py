@@ -7,7 +7,7 @@ GB = 1 << 30
 
 
 def node(name: str, cpus: int, gpus: int = 0, memory_bytes: int = 64 * GB) -> Node:
-    return Node(name, "host", cpus, gpus, memory_bytes, GB, is_here=False)
+    return Node(name, "host", cpus, gpus, memory_bytes, is_here=False)
 
 
 def waiting(*names: str, **more: int) -> list[WaitingJob]:
@@ -45,9 +45,12 @@ def test_a_gpu_runs_one_job() -> None:
 def test_jobs_get_no_more_memory_than_a_node_lends() -> None:
     decision = plan_placements(waiting("a", "b", "c"), {}, [node("x", 8, memory_bytes=GB)], 0.0)
     assert [start.key for start in decision.starts] == ["a"]
-    assert "GB for one more job are not free" in decision.reason
+    assert "GB, which are not free" in decision.reason
 
 
 def test_retries_wait_and_a_cluster_may_be_empty() -> None:
-    assert plan_placements(waiting("a", not_before=5), {}, [node("x", 1)], 0.0).reason == "a retry waits"
+    assert (
+        plan_placements(waiting("a", not_before=5), {}, [node("x", 1)], 0.0).reason
+        == "waiting to retry a job"
+    )
     assert plan_placements(waiting("a"), {}, [], 0.0).reason == "the cluster has no nodes"

@@ -98,8 +98,8 @@ def test_a_run_next_to_the_queue_counts(crew: Crew, monkeypatch: pytest.MonkeyPa
         with ExitStack() as stack:
             crew.queue.try_supervise(stack)
             reason = crew.queue.explain_waiting()
-        assert reason == f"all 2 cores are in use; next to the queue run {lone.name}"
-    assert "no process supervises the queue" in crew.queue.explain_waiting()
+        assert reason == f"all 2 cores are in use; other runs on this machine: {lone.name}"
+    assert "no supervisor is running" in crew.queue.explain_waiting()
     crew.tick_until(lambda: len(crew.starts()) == 2)
     crew.go()
     assert {job.state for job in crew.finish(group).values()} == {"done"}
@@ -519,7 +519,7 @@ def test_messages_of_stop_and_logs(
     folder = ["--runs-dir", str(crew.runs_dir)]
     assert main(["jobs", "status", group.name, "--json", *folder]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["cause"] == "no process supervises the queue; `mission-gym jobs resume` does"
+    assert row["cause"] == "no supervisor is running; `mission-gym jobs resume` starts one"
     for args, code, said in (
         (["logs", "alpha"], 0, "alpha has not started"),
         (["logs", "alhpa"], 2, "no job 'alhpa' (did you mean 'alpha'?), and no group 'alhpa'"),

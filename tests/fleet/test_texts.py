@@ -8,8 +8,7 @@ import pytest
 
 from mission_gym.cli.train import parse_train, resolve_flags
 from mission_gym.errors import UsageError
-from mission_gym.fleet.drafts import parse_seeds
-from mission_gym.fleet.requests import make_arguments
+from mission_gym.fleet.requests import make_arguments, parse_seeds
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mission_gym.fleet.usage import WINDOW_S, JobRates, JobSteps
+from mission_gym.fleet.schedule import WINDOW_S, JobRates, JobSteps
 
 
 def run(job_rates: JobRates, begun: float, **rates: tuple[str, float]) -> float:

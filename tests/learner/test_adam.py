@@ -56,7 +56,7 @@ def test_a_gradient_that_is_not_finite_spoils_no_later_one(number: float) -> Non
 def test_groups_are_clipped_by_their_own_norms() -> None:
     """Of unequal sizes: the norm that is returned is that of all."""
     net = nn.ModuleDict({"actor": nn.Linear(2, 3), "critic": nn.Linear(4, 5)})
-    adam = FlatAdam(net, 1e-5, apart="critic.")
+    adam = FlatAdam(net, 1e-5, clipped_separately="critic.")
     gradients = {
         name: torch.full_like(p, 0.1 if "actor" in name else 3.0) for name, p in net.named_parameters()
     }

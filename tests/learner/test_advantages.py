@@ -63,7 +63,7 @@ def test_an_importance_of_one_changes_no_bit_of_the_traces() -> None:
 
 def test_the_scale_of_values_by_hand() -> None:
     scale = ValueScale()
-    assert scale.expand(np.array([7.0], np.float32)).tolist() == [0.0]  # nothing is known yet
+    assert scale.denormalize(np.array([7.0], np.float32)).tolist() == [0.0]  # nothing is known yet
     assert scale.merge(np.array([1.0, 3.0])) == (1.0, 0.0)  # no value is kept where all were 0
     assert (scale.mean, scale.std) == (2.0, 1.0)
     # The weights of both blocks are 0.9 and 1, of 1.9: mean (0.9 2 + 12) / 1.9, and the mean of squares.
@@ -73,16 +73,16 @@ def test_the_scale_of_values_by_hand() -> None:
     np.testing.assert_allclose([scale.mean, scale.var], [mean, var])
     np.testing.assert_allclose([factor, shift], [1.0 / np.sqrt(var), 0.0])
     output = np.array([0.5, -1.0])  # the level moved with the mean, the difference stayed
-    np.testing.assert_allclose(scale.expand(factor * output + shift), mean + 1.0 * output)
-    np.testing.assert_allclose(scale.shrink(scale.expand(output)), output)
+    np.testing.assert_allclose(scale.denormalize(factor * output + shift), mean + 1.0 * output)
+    np.testing.assert_allclose(scale.normalize(scale.denormalize(output)), output)
 
 
 def test_the_level_of_a_critic_that_was_fitted_without_a_scale_stays() -> None:
     scale, output = ValueScale(mean=0.0, var=4.0), np.array([30.0, 31.0])
-    before = scale.expand(output)
+    before = scale.denormalize(output)
     factor, shift = scale.merge(np.array([50.0, 70.0]))
     assert (scale.mean, scale.std) == (60.0, 10.0)
-    np.testing.assert_allclose(scale.expand(factor * output + shift), before)
+    np.testing.assert_allclose(scale.denormalize(factor * output + shift), before)
 
 
 def test_targets_that_are_nearly_equal_are_not_blown_up() -> None:
@@ -110,4 +110,4 @@ def test_targets_keep_a_bounded_square_whatever_came_before(blocks: list[list[fl
     scale = ValueScale()
     for block in blocks:
         scale.merge(np.array(block))
-        assert np.square(scale.shrink(np.array(block))).mean() <= 10.0 * (1 + 1e-6)
+        assert np.square(scale.normalize(np.array(block))).mean() <= 10.0 * (1 + 1e-6)

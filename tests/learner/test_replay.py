@@ -7,12 +7,17 @@ import pytest
 
 from mission_gym.actions import ActionSpec
 from mission_gym.data import Array, Block, EnvSpec, LeafSpec
-from mission_gym.learner.replay import Replay, ReplayLayout
+from mission_gym.learner.replay import Replay, ReplayLayout, Sampled
 from mission_gym.rollout.blocks import add_final, invalidate_transition, make_block, truncate_column
 
 CHOICE = ActionSpec("categories", (), "int64", nvec=(3,), start=(0,))
 VECTOR = LeafSpec("", (2,), "float32", "vector")
 PICTURE = LeafSpec("", (4, 9, 9), "uint8", "image", frames=4)
+
+
+def ends_of(got: Sampled) -> Array:
+    """The observations and the next ones [2, B, ...] of the first leaf."""
+    return got.both[0].reshape(2, len(got.action), *got.both[0].shape[1:])
 
 
 class Stream:
@@ -110,12 +115,12 @@ def test_every_transition_equals_a_plain_walk(n_step: int, failures: bool, num_s
                     continue
                 got = replay.gather(np.array([row * num_envs + column]))
                 total, discount, after = walk(steps, row, n_step, gamma)
-                np.testing.assert_array_equal(got.obs[0][0], steps[row]["obs"])
+                np.testing.assert_array_equal(ends_of(got)[0][0], steps[row]["obs"])
                 assert got.action.tolist() == [[steps[row]["action"]]]
                 assert got.reward[0] == pytest.approx(total, abs=1e-6)
                 assert got.discount[0] == pytest.approx(discount, abs=1e-6)
                 if discount:
-                    np.testing.assert_array_equal(got.next_obs[0][0], after)
+                    np.testing.assert_array_equal(ends_of(got)[1][0], after)
                     assert got.next_mask is not None
                     expected = [True, after[1] % 2 == 0, after[0] % 2 == 0]
                     np.testing.assert_array_equal(got.next_mask[0], expected)
@@ -139,8 +144,8 @@ def test_three_steps_by_hand() -> None:
     #                     t=0: 1+1 | 1+1+1, t=1: 2 | 2+2, t=2: 4+4+4 | 4
     assert got.reward.tolist() == [2.0, 3.0, 2.0, 4.0, 12.0, 4.0]
     assert got.discount.tolist() == [0.0, 0.125, 0.0, 0.25, 0.125, 0.5]
-    assert got.next_obs[0][[1, 3, 5], 0].tolist() == [77.0, 77.0, 77.0]
-    assert got.next_obs[0][4, 0] == 5.0
+    assert ends_of(got)[1][[1, 3, 5], 0].tolist() == [77.0, 77.0, 77.0]
+    assert ends_of(got)[1][4, 0] == 5.0
 
 
 def test_only_valid_transitions_are_drawn_and_all_of_them_equally() -> None:
@@ -185,7 +190,7 @@ def test_an_environment_that_was_started_anew_ends_its_episode() -> None:
     streams[1].episode, streams[1].age = 9999, 0
     replay.store(fill_block(streams, 2, masked=False, failures=False))
     got = replay.gather(np.array([2, 3]))
-    np.testing.assert_array_equal(got.next_obs[0], [block.obs[0][2, 0], last])
+    np.testing.assert_array_equal(ends_of(got)[1], [block.obs[0][2, 0], last])
     assert got.discount.tolist() == [0.5, 0.5]
 
 
@@ -216,9 +221,9 @@ def test_frames_are_stored_once_and_stacks_do_not_cross_episodes() -> None:
         low, high = replay.window
         for row in range(low, high):
             got = replay.gather(np.array([row]))
-            np.testing.assert_array_equal(got.obs[0][0], stack_at(frames, starts, row - 3))
+            np.testing.assert_array_equal(ends_of(got)[0][0], stack_at(frames, starts, row - 3))
             if got.discount[0]:
-                np.testing.assert_array_equal(got.next_obs[0][0], stack_at(frames, starts, row - 2))
+                np.testing.assert_array_equal(ends_of(got)[1][0], stack_at(frames, starts, row - 2))
     assert high - low == 16
 
 
@@ -266,7 +271,7 @@ def test_a_row_cut_in_the_block_bootstraps_from_what_it_showed() -> None:
     truncate_column(block, 3, 0)
     replay.store(block)
     got = replay.gather(np.array([2]))
-    np.testing.assert_array_equal(got.next_obs[0][0], block.obs[0][3, 0])
+    np.testing.assert_array_equal(ends_of(got)[1][0], block.obs[0][3, 0])
     assert got.next_mask is not None
     assert block.mask is not None
     np.testing.assert_array_equal(got.next_mask[0], block.mask[3, 0])

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mission_gym.actions import ActionSpec
-from mission_gym.algorithms.dqn import build as dqn
+from mission_gym.algorithms.dqn import learner as dqn
 from mission_gym.algorithms.dqn.kernel import QSettings
 from mission_gym.algorithms.dqn.torch_kernel import TorchQKernel
 from mission_gym.algorithms.ppo import build as ppo

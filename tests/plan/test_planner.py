@@ -1,5 +1,6 @@
 """Plans for invented machines: 1 to 256 cores, no card to several, 4 to 512 GB, quotas, slow cores."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -7,12 +8,13 @@ import pytest
 
 from measurements import GB, machine
 from mission_gym.errors import ConfigError
-from mission_gym.plan.facts import ActCost, EnvFacts, LayoutTrial, PlanFacts, PlanInput, RunLayout, UpdateCost
+from mission_gym.plan.facts import ActCost, EnvFacts, PlanFacts, PlanInput, RunLayout, UpdateCost
 from mission_gym.plan.memory import fits, predict_memory
 from mission_gym.plan.planner import (
     choose,
     choose_update,
     list_layouts,
+    make_scaling,
     model_collect_s,
     predict_collect_s,
     predict_rate,
@@ -31,9 +33,9 @@ def facts(
     env: EnvFacts,
     inputs: PlanInput = OURS,
     updates: tuple[UpdateCost, ...] = (NUMPY,),
-    trials: tuple[LayoutTrial, ...] = (),
+    trials: Mapping[RunLayout, float] | None = None,
 ) -> PlanFacts:
-    return PlanFacts(of, env, ActCost(), updates, inputs, trials)
+    return PlanFacts(of, env, ActCost(), updates, inputs, trials or {})
 
 
 MACHINES = {
@@ -74,7 +76,7 @@ def test_learning_stays_comparable_and_everything_fits(of: str, env: str, gamma:
     assert plan.memory_bytes == predict_memory(given.env, inputs, layout)
     assert plan == choose(given)
     assert bool(plan.changes) == (layout.n_envs != 8)
-    assert sum(point["knee"] for point in plan.scaling) == 1
+    assert sum(point["knee"] for point in make_scaling(given, plan.update)) == 1
 
 
 @pytest.mark.parametrize(
@@ -177,14 +179,14 @@ def test_a_small_gain_does_not_leave_the_fixed_rules() -> None:
     ruled, rival = RunLayout(SERIAL, 1, 8, 32), RunLayout(WORKERS, 2, 8, 32)
     inputs = PlanInput(ruled, (SERIAL, WORKERS))
     for seconds, chosen in ((95e-6, ruled), (40e-6, rival)):
-        trials = (LayoutTrial(ruled, 100e-6), LayoutTrial(rival, seconds))
+        trials = {ruled: 100e-6, rival: seconds}
         assert choose(facts(machine(2), EnvFacts(80e-6), inputs, trials=trials)).layout == chosen
 
 
 def test_trials_scale_the_model() -> None:
     near, far = RunLayout(WORKERS, 4, 8, 128), RunLayout(WORKERS, 4, 32, 32)
     given = facts(machine(4), ENVS["usual"])
-    doubled = replace(given, trials=(LayoutTrial(near, 2.0 * model_collect_s(given, near)),))
+    doubled = replace(given, trials={near: 2.0 * model_collect_s(given, near)})
     assert predict_collect_s(doubled, near) == pytest.approx(2.0 * model_collect_s(given, near))
     assert predict_collect_s(doubled, far) == pytest.approx(2.0 * model_collect_s(given, far))
 
@@ -221,8 +223,7 @@ def test_a_device_that_learns_beside_collecting_wins_at_equal_speed() -> None:
     card = UpdateCost("cuda", "torch", 1, 100e-6)
     inputs = replace(OURS, open_envs=False, overlaps=lambda layout, update: update.device == "cuda")
     given = facts(machine(2), EnvFacts(1e-6), inputs, (replace(NUMPY, step_s=100e-6), card))
-    trial = LayoutTrial(inputs.default, 100e-6)
-    assert choose_update(replace(given, trials=(trial,))) == card
+    assert choose_update(replace(given, trials={inputs.default: 100e-6})) == card
 
 
 def test_a_learner_beside_workers_on_every_core_is_counted() -> None:
@@ -240,9 +241,10 @@ def test_a_learner_beside_workers_on_every_core_is_counted() -> None:
 
 def test_memory_bounds_the_environments() -> None:
     inputs = replace(OURS, default=RunLayout(WORKERS, 2, 8, 128), base_bytes=GB // 2)
-    plan = choose(facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), inputs))
+    given = facts(machine(8, 4), EnvFacts(5e-3, memory_bytes=GB), inputs)
+    plan = choose(given)
     assert plan.layout.n_envs == 2
-    assert [point["fits"] for point in plan.scaling[:4]] == [True, True, False, False]
+    assert [point["fits"] for point in make_scaling(given, plan.update)[:4]] == [True, True, False, False]
 
 
 def test_what_does_not_fit_is_refused_with_the_nearest_that_does() -> None:
@@ -277,6 +279,6 @@ def test_what_can_not_be_built_twice_gets_a_worker_for_each(open_envs: bool) -> 
     plan = choose(given)
     assert plan.layout.num_workers == plan.layout.n_envs
     assert any("one per worker" in reason for reason in plan.reasons)
-    assert all(point["num_workers"] == point["n_envs"] for point in plan.scaling)
+    assert all(point["num_workers"] == point["n_envs"] for point in make_scaling(given, plan.update))
     fixed = replace(inputs, default=RunLayout(WORKERS, 2, 8, 128), open_workers=False, open_envs=False)
     assert list_layouts(replace(given, inputs=fixed))[0] == fixed.default  # asked for: it is told there

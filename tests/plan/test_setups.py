@@ -120,7 +120,7 @@ def test_a_machine_with_a_bf16_cpu_measures_and_says_so(
         plan = json.loads(session.run.plan_json.read_text())
     assert (compute.device, compute.kernel, compute.precision) == ("cpu", "torch", "bf16")
     assert sources["compute.precision"] == "plan"
-    ways = plan["measured"]["ways_to_learn"]
+    ways = plan["measured"]["setups"]
     assert ways["cpu torch float32"] == 0.02
     assert ways["cpu torch bf16"] == 0.008
     assert isinstance(ways["mps torch float32"], str)  # what torch says without such a device
@@ -143,6 +143,8 @@ def test_times_are_kept_so_that_equal_runs_choose_equally(monkeypatch: pytest.Mo
         monkeypatch.setattr(setups, "_measured", {})  # another process
         times = setups.measure_setups([CPU, TORCH], resolved.config, spec, lambda setup, taken=taken: taken)
         assert times == {CPU: 0.5, TORCH: 0.5}
+    other = resolve("CartPole-v1", SMALL | {"n_envs": 16})
+    assert setups.measure_setups([CPU], other.config, spec, lambda setup: 0.3) == {CPU: 0.3}
 
 
 def test_with_only_a_plain_cpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

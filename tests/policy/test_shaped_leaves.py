@@ -12,12 +12,11 @@ from gymnasium import spaces
 
 from mission_gym.actions import ActionSpec
 from mission_gym.data import EnvSpec, LeafSpec
-from mission_gym.env.leaves import box_leaf, with_frames
-from mission_gym.env.observations import ObsReader
+from mission_gym.env.leaves import ObsReader, box_leaf, with_frames
 from mission_gym.env.probe import probe
 from mission_gym.learner.blocks import unstack_frames
 from mission_gym.policy import Encoder, PolicySpec
-from mission_gym.policy.image_layers import count_parameters, feature_width
+from mission_gym.policy.layout import count_parameters, feature_width
 from mission_gym.policy.torch_forms import ActorCritic
 from mission_gym.policy.transfer import ResidentImages
 from mission_gym.policy.trunks import Trunk, to_planes

@@ -9,7 +9,7 @@ from mission_gym.actions import ActionSpec
 from mission_gym.data import LeafSpec, Weights
 from mission_gym.policy import PolicySpec, make_numpy_policy, make_torch_policy
 from mission_gym.policy.sampling import LOG_STD_RANGE, draw_noise, sample_squashed
-from mission_gym.policy.torch_forms import Actor, model_arrays
+from mission_gym.policy.torch_forms import ActorNetwork, model_arrays
 from mission_gym.streams import generator
 
 ACTION = ActionSpec("box", (2,), "float32", low=(-2.0, 0.0), high=(2.0, 1.0))
@@ -20,7 +20,7 @@ SPEC = PolicySpec(
 
 
 def test_the_network_has_a_mean_and_a_standard_deviation_per_real_number() -> None:
-    arrays = model_arrays(Actor(SPEC, seed=7))
+    arrays = model_arrays(ActorNetwork(SPEC, seed=7))
     assert arrays["actor.4.bias"].shape == (4,)
     assert "log_std" not in arrays
     shapes = make_numpy_policy(SPEC).shapes()
@@ -31,7 +31,7 @@ def test_the_network_has_a_mean_and_a_standard_deviation_per_real_number() -> No
 
 @pytest.mark.parametrize("exploration", [0.0, 1.0])
 def test_numpy_form_acts_like_the_torch_form(exploration: float) -> None:
-    weights = Weights(3, model_arrays(Actor(SPEC, seed=7)), exploration)
+    weights = Weights(3, model_arrays(ActorNetwork(SPEC, seed=7)), exploration)
     obs = (np.random.default_rng(0).normal(0.0, 3.0, (32, 3)).astype(np.float32),)
     noise = draw_noise(ACTION, generator("test"), 1, 32)[0]
     forms = make_numpy_policy(SPEC), make_torch_policy(SPEC, "cpu")

@@ -120,7 +120,8 @@ def test_a_group_is_shown_with_its_curve(sets: list[RunSet], tmp_path: Path) -> 
     group.note("ended", "s1", state="failed", cause="RuntimeError: [bold]fell[/bold] over")
     rows = describe_jobs(group, group.read_jobs())
     assert [(row["state"], row["cause"]) for row in rows] == [
-        ("failed", "process gone"), ("failed", "RuntimeError: [bold]fell[/bold] over"), ("queued", None),
+        ("failed", "the process was killed"), ("failed", "RuntimeError: [bold]fell[/bold] over"),
+        ("queued", None),
     ]  # fmt: skip
     assert set(rows[0]) >= {"name", "state", "run", "step", "fps", "return_mean", "attempts", "cause"}
     assert "[bold]fell[/bold] over" in text_of(view_jobs(rows))

@@ -23,7 +23,7 @@ RUN = {
     "name": "a-rather-long-environment-name-20260101-120000",
     "path": "/somewhere/runs/a-rather-long-environment-name-20260101-120000",
     "state": "failed",
-    "cause": "process gone",
+    "cause": "the process was killed",
     "step": None,
     "fps": None,
     "return_mean": None,
@@ -217,4 +217,4 @@ def test_episode_metrics_are_shown_next_to_baselines():
     row = next(line for line in text.splitlines() if line.startswith("requests"))
     assert "12.5 (12 to 13)" in row
     assert "n/a" in row
-    assert "retries" not in text  # none of them had any
+    assert "0 (0 to 0)" in next(line for line in text.splitlines() if line.startswith("retries"))

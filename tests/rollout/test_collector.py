@@ -112,8 +112,9 @@ def test_priming_leaves_no_trace() -> None:
     assert_equal_blocks(*blocks)
 
 
-def test_block_memory_is_predicted() -> None:
-    _, spec = make_collector("toys:DictMask")
+@pytest.mark.parametrize("env", ["toys:DictMask", "Pendulum-v1"])
+def test_block_memory_is_predicted(env: str) -> None:
+    _, spec = make_collector(env)
     block = make_block(spec, T, S)
     arrays = [*block.obs, block.mask, block.action, block.log_prob, block.reward]
     arrays += [block.terminated, block.truncated, block.valid]

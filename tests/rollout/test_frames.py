@@ -27,11 +27,11 @@ from mission_gym.rollout.blocks import (
     invalidate_transition,
     make_block,
     pack_block,
+    read_obs,
     slice_block,
     truncate_column,
     unpack_block,
 )
-from mission_gym.rollout.frames import read_obs
 
 T, S, K = 40, 4, 3
 

@@ -13,9 +13,8 @@ from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import ConfigError, UsageError
 from mission_gym.run.branch import branch_run
 from mission_gym.store.checkpoints import list_checkpoints, load_checkpoint
-from mission_gym.store.lineage import read_lineage, read_pins
 from mission_gym.store.resolve import find_run, list_runs
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import RunDir, read_lineage, read_pins
 from runs import drain
 
 SMALL: dict[str, Any] = {
@@ -102,6 +101,18 @@ def test_weights_that_do_not_fit_are_refused_by_field(runs_dir: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"env\.env_id: CartPole-v1 -> Acrobot-v1"):
         branch(runs_dir, env_id="Acrobot-v1", timesteps=192)
+
+
+def test_a_field_of_the_algorithm_that_changes_the_network_is_named(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {
+        "algo": "dqn", "timesteps": 32, "learning_starts": 16, "n_steps_per_env": 8, "batch_size": 8,
+        "n_envs": 2, "network_arch": "8", "eval_freq": 0, "tensorboard": False, "progress": False,
+        "run_name": "parent",
+    }  # fmt: skip
+    mg.train("CartPole-v1", runs_dir=str(tmp_path), **flags)
+    with pytest.raises(ConfigError, match=r"dqn\.dueling: False -> True") as caught:
+        branch(tmp_path, dueling=True, timesteps=64)
+    assert "the environment's spaces changed" not in str(caught.value)
 
 
 def test_a_total_behind_the_start_is_refused(runs_dir: Path) -> None:

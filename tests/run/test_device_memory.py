@@ -105,7 +105,7 @@ def test_a_device_that_was_not_asked_for_is_left_out_with_its_cause(
         run_dry(monkeypatch, device, owner, name)
         run = train(tmp_path / "runs", "auto")
     assert run.status()["state"] == "done"
-    cause = read_plan(run)["measured"]["ways_to_learn"]["cuda torch float32"]
+    cause = read_plan(run)["measured"]["setups"]["cuda torch float32"]
     assert "out of memory" in cause
 
 

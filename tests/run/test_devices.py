@@ -37,6 +37,13 @@ def test_pictures_are_learned_on_every_device(kind: str, flags: dict[str, Any], 
     assert bool(device.counts["replays"]) == (kind == "cuda")
 
 
+def test_sac_proves_itself_on_a_card_and_learns_there(tmp_path: Path) -> None:
+    with pretend("cuda") as device:
+        run = mg.train("Pendulum-v1", runs_dir=str(tmp_path), device="cuda", **DQN | {"algo": "sac"})
+    assert run.status()["state"] == "done"
+    assert device.counts["replays"]
+
+
 @pytest.mark.parametrize("flags", [SMALL | {"overlap": "on"}, DQN], ids=["ppo", "dqn"])
 def test_the_second_card_is_used_where_it_is_asked_for(flags: dict[str, Any], tmp_path: Path) -> None:
     """What would be asked of the first one instead, in any thread, is refused by the pretended second."""

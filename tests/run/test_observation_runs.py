@@ -11,8 +11,7 @@ import pytest
 
 import mission_gym as mg
 from mission_gym.errors import ConfigError, EnvContractError, RunStateError, UsageError
-from mission_gym.store.lineage import read_lineage, write_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import RunDir, read_lineage, write_lineage
 from mission_gym.store.tables import MetricsLog
 from observation_toys import Shown
 from runs import NO_EVALS, train

@@ -8,7 +8,7 @@ import pytest
 
 from mission_gym.data import Phases, Progress
 from mission_gym.run import recorder
-from mission_gym.run.recorder import Rate
+from mission_gym.run.recorder import StepRate
 
 
 class Clock:
@@ -40,7 +40,7 @@ def loop(clock: Clock, first: int, *updates: tuple[int, float, int]) -> Iterator
 
 
 def test_only_training_counts_for_its_rate(clock: Clock) -> None:
-    made = Rate()
+    made = StepRate()
     made.begin_at(1000)
     made.elapsed_before_s = 50.0
     clock.now += 2.0  # until the first update
@@ -58,7 +58,7 @@ def test_only_training_counts_for_its_rate(clock: Clock) -> None:
 
 
 def test_the_last_overlapped_update_does_not_count(clock: Clock) -> None:
-    made = Rate()
+    made = StepRate()
     for _ in made.follow(loop(clock, 0, (100, 1.0, 5), (100, 0.01, 10)), overlaps=True):
         pass
     assert made.training is None  # its block was collected next to the first update
@@ -68,7 +68,7 @@ def test_the_last_overlapped_update_does_not_count(clock: Clock) -> None:
 
 
 def test_steps_before_learning_are_no_training(clock: Clock) -> None:
-    made = Rate()
+    made = StepRate()
     for _ in made.follow(loop(clock, 0, (100, 0.01, 0), (100, 0.01, 0), (100, 1.0, 3), (100, 1.0, 6))):
         pass
     assert made.training == 100.0
@@ -77,7 +77,7 @@ def test_steps_before_learning_are_no_training(clock: Clock) -> None:
 
 
 def test_short_updates_are_joined_to_a_moment(clock: Clock) -> None:
-    made, seen = Rate(), []
+    made, seen = StepRate(), []
     for _ in made.follow(loop(clock, 0, *[(10, 0.0625, 1)] * 8)):
         seen.append(made.momentary)
     assert seen == [None, None, None, 160.0, 160.0, 160.0, 160.0, 160.0]

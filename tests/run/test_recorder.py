@@ -57,7 +57,7 @@ def test_what_is_shown_is_a_row_or_the_status(tmp_path: Path, monkeypatch: pytes
     assert json.loads(json.dumps(to_json(rows))) == MetricsLog.read(session.run.metrics_jsonl)
     statuses = [{"event": "status", **fields} for fields in written if "step" in fields]
     for status in statuses:
-        status.pop("lost_rows", None), status.pop("lost_words", None)
+        status.pop("lost_rows", None), status.pop("lost_events", None)
     assert [event for event in heard if event["event"] == "status" and event in statuses] == statuses
     phases = {event["phase"] for event in heard if event["event"] == "status"}
     assert {"training", "evaluating", None} <= phases
@@ -107,7 +107,7 @@ def test_a_status_that_is_refused_is_told_once(tmp_path: Path, monkeypatch: pyte
     session, heard = train(tmp_path)
     assert warnings_of(heard) == [
         "status not written: can't write status.json: full",
-        "the disk has room again; the status is written",
+        "the status can be written again",
     ]
     assert session.run.read_status()["state"] == "done"
 
@@ -125,7 +125,7 @@ def test_a_listener_that_fails_does_not_end_the_run(number: int, tmp_path: Path)
         drain(session)
     status = session.run.read_status()
     assert status["state"] == "done"
-    assert 10 < status["lost_words"] <= len(heard)
+    assert 10 < status["lost_events"] <= len(heard)
     rows = MetricsLog.read(session.run.metrics_jsonl)
     assert warnings_of(rows) == [f"progress can't be shown: {os.strerror(number)}; training continues"]
 

@@ -9,6 +9,7 @@ from typing import Any
 from mission_gym.run.config import read_config, resolve
 from mission_gym.run.session import Session
 from mission_gym.run.start import start_run
+from mission_gym.store.files import user_folder
 
 SMALL: dict[str, Any] = {
     "timesteps": 64, "n_envs": 2, "n_steps_per_env": 16, "batch_size": 16, "network_arch": "8",
@@ -41,6 +42,7 @@ def test_runs_side_by_side_have_different_seeds_unless_one_is_given(tmp_path: Pa
         assert start(stack, tmp_path, said, algo="dqn", batch_size=8).config.run.seed == 0
     with ExitStack() as stack:
         assert start(stack, tmp_path, said).config.run.seed == 0  # the others have ended
+    assert not list((user_folder("state") / "seeds").iterdir())
 
 
 def test_a_run_starts_without_a_folder_for_state(tmp_path: Path, monkeypatch: Any) -> None:

@@ -86,7 +86,7 @@ def test_interrupted_and_resumed_equals_straight(
     (run,) = list_runs(tmp_path / "runs")
     status = run.read_status()
     if number == signal.SIGKILL:
-        assert (status["state"], status["cause"]) == ("failed", "process gone")
+        assert (status["state"], status["cause"]) == ("failed", "the process was killed")
     else:
         assert (status["state"], status["cause"]) == ("stopped", number.name)
         assert status["step"] < flags["timesteps"]

@@ -68,7 +68,7 @@ CASES = {
         "all cores are in use: make the step itself cheaper",
     ),
     "environments that wait": (
-        WAITS, {"vector": "workers"}, "environment waiting", "and collecting computes for 11 % of it",
+        WAITS, {"vector": "workers"}, "environment waiting", "and the CPU is busy for 11 % of it",
         "--vector threads: they wait concurrently",
     ),
     "threads that wait": (

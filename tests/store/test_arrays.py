@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from mission_gym.store.arrays import parse_arrays, write_arrays
+from mission_gym.store.checkpoints import parse_arrays, write_arrays
 
 
 def test_every_kind_of_number_comes_back(tmp_path):

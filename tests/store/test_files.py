@@ -118,6 +118,25 @@ def test_locks_and_state_folders_are_private(tmp_path):
     assert tmp_path.stat().st_mode & 0o777 != 0
 
 
+def test_a_removed_lock_does_not_let_two_processes_in(tmp_path, monkeypatch):
+    """A process that waits for a lock that its holder removes locks the new file, not the removed one."""
+    path = tmp_path / ".lock"
+    attempts = []
+    try_lock = lock._try_lock
+
+    def remove_before_the_first(descriptor, *, shared):
+        if not attempts:
+            path.unlink()
+        attempts.append(descriptor)
+        return try_lock(descriptor, shared=shared)
+
+    monkeypatch.setattr(lock, "_try_lock", remove_before_the_first)
+    with lock.hold(path, wait_s=0.0, remove=True), pytest.raises(RunStateError, match="in use by process"):
+        lock.hold(path, wait_s=0.0).__enter__()
+    assert len(attempts) == 3
+    assert not path.exists()
+
+
 def test_a_user_without_a_home_gets_one_message(monkeypatch):
     for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)

@@ -4,13 +4,12 @@ import sys
 import pytest
 
 from mission_gym.errors import RunStateError
-from mission_gym.store.lineage import Lineage, pin, read_lineage, read_pins, write_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import Lineage, RunDir, pin, read_lineage, read_pins, write_lineage
 
 PINNER = """
 import sys
 from pathlib import Path
-from mission_gym.store.lineage import pin
+from mission_gym.store.rundir import pin
 from mission_gym.store.rundir import RunDir
 for step in range(20):
     pin(RunDir(Path(sys.argv[1])), step, sys.argv[2])
@@ -25,7 +24,7 @@ def run(tmp_path):
 def test_lineage_comes_back(run):
     with pytest.raises(RunStateError, match=r"can't read .*lineage\.json"):
         read_lineage(run)
-    for lineage in (Lineage("c", "e"), Lineage("c", "e", "parent", "/runs/parent", 100)):
+    for lineage in (Lineage("e"), Lineage("e", "parent", "/runs/parent", 100)):
         write_lineage(run, lineage)
         assert read_lineage(run) == lineage
 

@@ -118,7 +118,7 @@ def test_a_dead_process_holds_no_lock(run, holder):
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     status = run.read_status()
-    assert (status["state"], status["cause"], status["step"]) == ("failed", "process gone", 7)
+    assert (status["state"], status["cause"], status["step"]) == ("failed", "the process was killed", 7)
     with run.lock():
         run.write_status(state="running")
         assert "cause" not in run.read_status()

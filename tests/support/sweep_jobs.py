@@ -104,7 +104,7 @@ class Sweepers:
         queue = Queue()
 
         def prepare(group: GroupDir) -> None:
-            queue.claim(group, [question])
+            queue.record_own(group, [question])
             write_sweep(group, SweepRecord(question=question))
 
         return queue.make_group(self.runs_dir, "s", "sweep", [], prepare)

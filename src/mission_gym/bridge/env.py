@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from mission_gym.bridge import EnginePool, current_pool
 from mission_gym.bridge.clients.mission_gym_bridge import pack
 from mission_gym.bridge.engine import Engine
-from mission_gym.bridge.pool import EnginePool, current_pool
 from mission_gym.errors import UsageError
 from mission_gym.names import BRIDGE
 

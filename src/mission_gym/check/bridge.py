@@ -53,7 +53,7 @@ class _Conversation:
         self._engine, self._start = engine, start
         self._hello: Hello = engine.hello
         self._kind = "hello"
-        self._strange: dict[str, set[str]] = {}
+        self._unknown_fields: dict[str, set[str]] = {}
         self._note()
         self._tested = ["hello", "reset", "step"]
         self._rng = np.random.default_rng(0)
@@ -101,18 +101,18 @@ class _Conversation:
         count = self._engine.num_messages
         try:
             if self._engine.exchange({"type": "something-new"}).get("error") is None:
-                yield make_finding("bridge", "unheard", what="the answer has no error")
+                yield make_finding("bridge", "no_error_reply", what="the answer has no error")
         except BridgeError as error:
-            yield make_finding("bridge", "unheard", what=str(error))
+            yield make_finding("bridge", "no_error_reply", what=str(error))
         else:
             if not self._engine.end(_END_S):
-                yield make_finding("bridge", "stays")
+                yield make_finding("bridge", "does_not_exit")
         tested = ", ".join(self._tested)
         yield make_finding("bridge", "conforms", count=count, version=VERSION, tested=tested)
 
     def warnings(self) -> Iterator[Finding]:
         """Report unknown fields."""
-        for kind, fields in self._strange.items():
+        for kind, fields in self._unknown_fields.items():
             known = KNOWN[kind]
             near = "".join(nearest(name, known) for name in sorted(fields))
             fix = f"remove it{near}; {kind} has {', '.join(sorted(known)) or 'no fields'}"
@@ -185,7 +185,7 @@ class _Conversation:
     def _note(self) -> None:
         strange = {str(name) for name in set(self._engine.last_answer) - KNOWN[self._kind]}
         if strange:
-            self._strange.setdefault(self._kind, set()).update(strange)
+            self._unknown_fields.setdefault(self._kind, set()).update(strange)
 
     def _find_wrong(self, row: GameStep, game: int) -> Finding | None:
         if row.error:

@@ -39,13 +39,16 @@ _MIN_SITUATIONS = 8  # with fewer, equal effects may be chance
 _TAIL = 3  # steps after the tested action, because an effect may be delayed
 _AT = (0, 1, 3, 7, 15, 31, 63)  # steps of the situations, cheap ones first
 
+_TENTH = 0.1  # of the bounds of a Box dimension; equal effects there and at the bounds mean it is too wide
+
 Effects = dict[tuple[int, float], dict[int, tuple[StepRecord, ...]]]  # (part, value) -> situation -> effect
 
 
 def find_equal_actions(
     factory: Factory, spec: EnvSpec, traces: Sequence[Trace], out_of_time: Clock
-) -> tuple[list[str], str]:
-    """Return which actions always had equal effects, and what remained untested."""
+) -> tuple[list[tuple[str, str]], str]:
+    """Return which actions always had equal effects, each as a case of the finding and a text, and what
+    remained untested."""
     action = spec.action
     tried = {part: values for part, values in _values(action).items() if len(values) <= _MAX_VALUES}
     effects: Effects = {(part, value): {} for part, values in tried.items() for value in values}
@@ -66,7 +69,7 @@ def find_equal_actions(
     finally:
         slot.env.close()
     equal = [
-        text for part, values in tried.items() for text in _describe_equal(action, part, values, effects)
+        found for part, values in tried.items() for found in _describe_equal(action, part, values, effects)
     ]
     most = max((len(found) for found in effects.values()), default=0)
     if not tried:
@@ -162,10 +165,10 @@ def _first_difference(rows: Sequence[Trace], played: list[list[StepRecord]]) -> 
 
 
 def _values(action: ActionSpec) -> dict[int, list[float]]:
-    """Return the stored values to test, by index: all categories, both bits, three points of a Box
+    """Return the stored values to test, by index: all categories, both bits, five points of a Box
     dimension."""
     values: list[list[float]] = [list(range(size)) for size in action.nvec]
-    values += [[0.0, 1.0]] * action.num_bits + [[-1.0, 0.0, 1.0]] * action.num_reals
+    values += [[0.0, 1.0]] * action.num_bits + [[-1.0, -_TENTH, 0.0, _TENTH, 1.0]] * action.num_reals
     return dict(enumerate(values))
 
 
@@ -215,8 +218,11 @@ def _try(
         stored = draw_stored(slot, spec, rng)
 
 
-def _describe_equal(action: ActionSpec, part: int, values: list[float], effects: Effects) -> list[str]:
-    """Describe which values of a part had equal effects; for a Box dimension only if all had."""
+def _describe_equal(
+    action: ActionSpec, part: int, values: list[float], effects: Effects
+) -> list[tuple[str, str]]:
+    """Describe which values of a part had equal effects, with the case of the finding; for a Box dimension
+    only if all had, or those beyond a tenth of its bounds on both sides."""
     groups: list[list[float]] = []
     num_common = 0
     for value in values:
@@ -234,9 +240,15 @@ def _describe_equal(action: ActionSpec, part: int, values: list[float], effects:
     of_name = f" of {owner.name!r}" if owner.name else ""
     if owner.kind in ("binary", "box"):
         of_name = of_name or " of the action"
-        return [f"entry {index}{of_name} had no effect{where}"] if len(groups) == 1 else []
+        if len(groups) == 1:
+            return [("equal", f"entry {index}{of_name} had no effect{where}")]
+        is_wide = owner.has_finite_bounds and all(
+            any({edge, edge * _TENTH} <= set(group) for group in groups) for edge in (-1.0, 1.0)
+        )
+        same = f"entry {index}{of_name} had the same effect at {_TENTH:.0%} of its bounds and at the bounds"
+        return [("wide", same + where)] if owner.kind == "box" and is_wide else []
     of_part = f" of part {index}{of_name}" if len(owner.nvec) > 1 else of_name
     named = [
         [_show_category(owner, index, int(value)) for value in group] for group in groups if len(group) > 1
     ]
-    return [f"actions {', '.join(names)}{of_part} had the same effect{where}" for names in named]
+    return [("equal", f"actions {', '.join(names)}{of_part} had the same effect{where}") for names in named]

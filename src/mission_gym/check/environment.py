@@ -29,7 +29,6 @@ from mission_gym.check.findings import Finding, has_errors, make_finding, sort_f
 from mission_gym.check.survey import FEW_STEPS, MAX_STEPS, describe_failure
 from mission_gym.check.traces import CheckContext, CheckSkipped, Clock, Survey, find_difference, record
 from mission_gym.data import EnvSpec
-from mission_gym.env.blame import find_line_in_stack
 from mission_gym.env.factory import (
     Env,
     EnvRequest,
@@ -40,6 +39,7 @@ from mission_gym.env.factory import (
 )
 from mission_gym.env.pace import time_steps
 from mission_gym.env.probe import probe
+from mission_gym.env.user_code import find_line_in_stack
 from mission_gym.errors import EnvContractError, MissionGymError, WorkerDied, describe
 from mission_gym.names import BRIDGE
 from mission_gym.procs import BoundedLog, Child, CompanionNeeded, Link, dump_object, with_companion
@@ -234,12 +234,13 @@ def _run_check(name: str, check: Iterator[Finding], ok: str, skipped: list[str])
 
 
 def _check_actions(context: CheckContext, out_of_time: Clock) -> Iterator[Finding]:
+    yield from checks.check_bounds(context.spec.action)
     if context.doubt:
         raise CheckSkipped(f"dead actions: {context.doubt}")
     if context.survey.failures:
         raise CheckSkipped("dead actions, until the errors are fixed")
     equal, left_out = find_equal_actions(context.factory, context.spec, context.survey.traces, out_of_time)
-    yield from (make_finding("actions", "equal", text=text) for text in equal)
+    yield from (make_finding("actions", case, text=text) for case, text in equal)
     if left_out:
         raise CheckSkipped(left_out)
 

@@ -66,13 +66,13 @@ def diagnose(machine: MachineFacts, torch: TorchFacts) -> list[Finding]:
     return sort_findings(findings)
 
 
-def judge_proof(attempt: Attempt) -> list[Finding]:
+def judge_verification(attempt: Attempt) -> list[Finding]:
     """Judge the JSON of a child process: failures of gradient steps by device and precision."""
     if attempt.error:
-        return [make_finding("proof", "broken", error=attempt.error)]
+        return [make_finding("verification", "broken", error=attempt.error)]
     causes = json.loads(attempt.output)
     return [
-        make_finding("proof", "fails" if cause else "holds", way=way, cause=cause)
+        make_finding("verification", "fails" if cause else "holds", way=way, cause=cause)
         for way, cause in causes.items()
     ]
 

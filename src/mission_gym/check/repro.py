@@ -27,11 +27,9 @@ from mission_gym.errors import (
     describe,
 )
 from mission_gym.procs import BoundedLog, Child, Link, dump_object, with_companion
-from mission_gym.store.files import read_json, write_json
-from mission_gym.store.lineage import read_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.files import Count, Record, read_json, validate, write_json
+from mission_gym.store.rundir import RunDir, read_lineage
 from mission_gym.store.trusted import permit, permit_kwargs
-from mission_gym.store.validation import Count, Record, validate
 
 _REPLAY_S = 120.0  # for one step
 

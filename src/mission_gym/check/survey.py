@@ -9,6 +9,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
+from mission_gym.actions import WIDEST, ActionSpec
 from mission_gym.check.findings import Finding, make_finding
 from mission_gym.check.traces import CheckSkipped, Survey
 from mission_gym.data import EnvSpec
@@ -19,6 +20,7 @@ from mission_gym.errors import MissionGymError, describe
 MAX_STEPS = 2000  # of one recorded episode
 FEW_STEPS = 10  # with fewer steps, events that never happened are not reported
 _HUGE_REWARD, _TINY_REWARD = 1e3, 1e-4
+_HUGE_BOUND = 1e4  # a larger bound of an action is hardly meant
 _UNBOUNDED = 1e6  # larger bounds count as none
 _SHOWN = 10  # entries of a list in a message
 _CALLERS = Path(factory.__file__).parent  # an exception raised there is a wrong call
@@ -94,6 +96,15 @@ def check_channels(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
             dead.append(f"entries {_indices(constant)} of {name_leaf(leaf.name)}")
     if dead:
         yield make_finding("channels", "dead", dead=" and ".join(dead), survey=survey)
+
+
+def check_bounds(action: ActionSpec) -> Iterator[Finding]:
+    """Report real actions without bounds, or with bounds that look like a placeholder."""
+    largest = np.maximum(np.abs(action.low), np.abs(action.high))
+    if (infinite := largest >= WIDEST).any():
+        yield make_finding("actions", "infinite", entries=_indices(infinite))
+    if (huge := (largest > _HUGE_BOUND) & ~infinite).any():
+        yield make_finding("actions", "huge", entries=_indices(huge), limit=_HUGE_BOUND)
 
 
 def check_endings(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:

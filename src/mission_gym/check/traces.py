@@ -20,7 +20,7 @@ from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.contract import name_leaf
 from mission_gym.env.factory import Env, EnvRequest, Factory
-from mission_gym.env.observations import ObsReader
+from mission_gym.env.leaves import ObsReader
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import MissionGymError
 from mission_gym.policy.sampling import draw_random

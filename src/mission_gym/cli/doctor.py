@@ -13,9 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from mission_gym.check.findings import Finding, has_errors, sort_findings
-from mission_gym.check.machine import MachineReport, check_machine, judge_cluster, judge_proof
+from mission_gym.check.machine import MachineReport, check_machine, judge_cluster, judge_verification
 from mission_gym.check.packages import DEADLINE_S, try_code
-from mission_gym.report.screen.streams import inert
+from mission_gym.report.screen.streams import strip_control
 
 _COLOURS = {"error": 31, "warning": 33, "info": 36, "ok": 32}  # of the terminal
 _INDENT = 8
@@ -50,7 +50,7 @@ def _check_devices(found: MachineReport, deadline_s: float) -> list[Finding]:
     """Compare gradient steps on each accelerator with those of the CPU, as training does."""
     if not any(device.name != "cpu" and not device.error for device in found.torch.devices):
         return []
-    return judge_proof(try_code("from mission_gym.run.preview import main; main()", deadline_s))
+    return judge_verification(try_code("from mission_gym.run.preview import main; main()", deadline_s))
 
 
 def _check_cluster(address: str | None, deadline_s: float) -> list[Finding]:
@@ -67,11 +67,11 @@ def _show(findings: Iterable[Finding]) -> str:
     fill = textwrap.TextWrapper(width, subsequent_indent=" " * _INDENT, break_long_words=False).fill
     lines = []
     for finding in findings:
-        first = fill(inert(f"{finding.level:<{_INDENT}}{finding.name}: {finding.what}"))
+        first = fill(strip_control(f"{finding.level:<{_INDENT}}{finding.name}: {finding.what}"))
         if is_terminal and "NO_COLOR" not in os.environ:
             head = len(finding.level)
             first = f"\x1b[{_COLOURS[finding.level]}m{first[:head]}\x1b[0m{first[head:]}"
         lines.append(first)
         more = (finding.why, f"fix: {finding.fix}" if finding.fix else "")
-        lines += [fill(" " * _INDENT + inert(text)) for text in more if text]
+        lines += [fill(" " * _INDENT + strip_control(text)) for text in more if text]
     return "\n".join(lines)

@@ -24,7 +24,7 @@ from mission_gym.cli.flags import (
 from mission_gym.config.sizes import parse_duration_s
 from mission_gym.errors import UsageError
 from mission_gym.report.screen.live import show
-from mission_gym.report.screen.streams import inert, messages_to_stderr, say
+from mission_gym.report.screen.streams import messages_to_stderr, say, strip_control
 from mission_gym.report.tables import view_findings, view_wrappers
 from mission_gym.run.config import resolve, schema
 from mission_gym.store.files import disk_errors
@@ -89,7 +89,7 @@ class BenchFlags:
         ),
     ]
     full: Annotated[Switch, flag("Run the whole grid; the default takes under ten minutes.")] = False
-    pretend: Annotated[Switch, flag("gpu: count kernels and waits on a simulated GPU; no GPU is needed.")] = (
+    pretend: Annotated[Switch, flag("With gpu: simulate one, and count kernels and synchronizations.")] = (
         False
     )
     json: AsJson = False
@@ -151,7 +151,7 @@ def tune(args: Sequence[str]) -> None:
     with messages_to_stderr():
         document = advise(resolved, budget_s, say, retune=flags.retune)
     if flags.markdown:
-        print(inert(make_markdown(document["env_id"], document)))
+        print(strip_control(make_markdown(document["env_id"], document)))
     else:
         show(document, as_json=flags.json, view=view_advice)
 

@@ -13,7 +13,7 @@ from mission_gym.data import Array
 from mission_gym.errors import DiskError, UsageError
 from mission_gym.report.formats import run_argument, show_count, show_path, show_rate
 from mission_gym.report.screen.live import PlayScreen, Screen, show
-from mission_gym.report.screen.streams import inert, messages_to_stderr, say
+from mission_gym.report.screen.streams import messages_to_stderr, say, strip_control
 from mission_gym.report.tables import view_results
 from mission_gym.run.config import resolve
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints, step_name
@@ -130,7 +130,12 @@ def _view_modes(document: dict[str, Any]) -> Any:
 
 def baselines(args: Sequence[str]) -> None:
     """`mission-gym baselines ENV`."""
-    flags = parse(BaselineFlags, args, "baselines", "Evaluate policies without learning on the report suite.")
+    flags = parse(
+        BaselineFlags,
+        args,
+        "baselines",
+        "Evaluate random, no-op and scripted policies on the report episodes.",
+    )
     config = flags.config()
     from mission_gym.run.baselines import run_baselines
     from mission_gym.run.environment import open_environment
@@ -176,7 +181,7 @@ def record(args: Sequence[str]) -> None:
         else:
             with PlayScreen() as screen:
                 write_video([path], screen.count(frames()), fps)
-    print(inert(show_path(path)))
+    print(strip_control(show_path(path)))
 
 
 def play(args: Sequence[str]) -> None:

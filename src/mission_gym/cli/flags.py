@@ -33,7 +33,7 @@ def flag(text: str, metavar: str | None = None, *, default: str | None = "") -> 
 
 
 AsJson = Annotated[Switch, flag("Print one JSON document.")]
-Trust = Annotated[Switch, flag("Run the code that the run or file names, even if it was not allowed before.")]
+Trust = Annotated[Switch, flag("Allow the code that the run or file refers to.")]
 EnvId = Annotated[tyro.conf.Positional[str], flag("Gymnasium id, module:Id or module:callable.", "ENV")]
 CudaMps = Annotated[
     str | None, flag("CUDA MPS for runs that share a GPU; auto: if measured faster (default).", "off|on|auto")
@@ -106,7 +106,7 @@ class LayerFlags:
         flag("One value by its full name.", "section.field=value", default=None),
     ] = ()
     no_curriculum: Annotated[Switch, flag("Ignore the curriculum of all other sources.")] = False
-    via: Annotated[Path | None, flag("File that these flags come from; set by `jobs run`.", "FILE")] = None
+    via: Annotated[Path | None, flag("Job file of these flags (internal).", "FILE")] = None
     trust: Trust = False
 
     def layers(self) -> Given:

@@ -34,11 +34,10 @@ from mission_gym.cli.groups import (
     show_result,
 )
 from mission_gym.errors import RunStateError, UsageError, nearest
-from mission_gym.fleet.drafts import inherit
 from mission_gym.fleet.groups import ask_jobs, open_group
 from mission_gym.fleet.jobfile import make_example, read_job_file
 from mission_gym.fleet.queue import Queue
-from mission_gym.fleet.requests import find_needs, make_requests
+from mission_gym.fleet.requests import find_needs, inherit, make_requests
 from mission_gym.fleet.supervisor import TICK_S
 from mission_gym.fleet.wait import serve, wait_for_jobs
 from mission_gym.learner.loop import StopFlag
@@ -47,7 +46,7 @@ from mission_gym.ray.cluster import load_ray, open_cluster
 from mission_gym.report.formats import show_path
 from mission_gym.report.groups import describe_jobs, view_groups_jobs
 from mission_gym.report.screen.live import JobsScreen, show
-from mission_gym.report.screen.streams import inert, say
+from mission_gym.report.screen.streams import say, strip_control
 from mission_gym.run.signals import stop_on_signals
 from mission_gym.store.groups import GroupDir, list_groups
 
@@ -55,7 +54,7 @@ _FileName = Annotated[tyro.conf.Positional[Path], flag("Job file.", "FILE.yaml")
 
 
 @dataclass(kw_only=True)
-class CheckFlags:
+class JobsCheckFlags:
     """Flags of `jobs check`."""
 
     file: _FileName
@@ -88,7 +87,7 @@ class GroupFlags(ReadFlags):
 
 
 @dataclass(kw_only=True)
-class ResumeFlags(GroupFlags):
+class JobsResumeFlags(GroupFlags):
     """Flags of `jobs resume`."""
 
     trust: Trust = False
@@ -142,7 +141,7 @@ def _run(args: Sequence[str]) -> int:
 
 
 def _check(args: Sequence[str]) -> int:
-    flags = parse(CheckFlags, args, "jobs check", "Check a job file without starting anything.")
+    flags = parse(JobsCheckFlags, args, "jobs check", "Check a job file without starting anything.")
     drafts = read_job_file(flags.file, list_flag_names(), find_problems).drafts
     keys = ("name", "seed", "parent", "values")
     rows = [{key: getattr(each, key) for key in keys} for each in drafts]
@@ -201,7 +200,8 @@ def _find_cluster(flags: RunFlags) -> str | None:
 def _status(args: Sequence[str]) -> int:
     text = "Show the jobs of a group; without a group, all that are queued or running."
     flags = parse(StatusFlags, args, "jobs status", text)
-    for name, count in Queue().list_others().items():
+    queue = Queue()
+    for name, count in queue.list_others().items():
         say(
             f"unfinished groups in the queue of {name}: {count}; if that is this machine under another name, "
             f"`MISSION_GYM_QUEUE={name} mission-gym jobs resume` continues them"
@@ -214,9 +214,10 @@ def _status(args: Sequence[str]) -> int:
         kind = group.read().kind
         found = describe_jobs(group, group.read_jobs())
         rows += [row | {"group": group.name, "kind": kind} for row in found]
+    waiting = queue.explain_waiting()
     for row in rows:
         if row["state"] == "queued" and not row["cause"]:
-            row["cause"] = Queue().explain_waiting() or None
+            row["cause"] = waiting or None
     show(rows, as_json=flags.json, view=view_groups_jobs)
     return 0
 
@@ -238,7 +239,7 @@ def _logs(args: Sequence[str]) -> int:
                 file.seek(position)
                 data = file.read()
         position += len(data)
-        sys.stdout.write(inert(data.decode(errors="replace")))
+        sys.stdout.write(strip_control(data.decode(errors="replace")))
         sys.stdout.flush()
         if has_ended or not flags.follow:
             return 0
@@ -275,7 +276,7 @@ def _stop(args: Sequence[str]) -> int:
 
 def _resume(args: Sequence[str]) -> int:
     text = "Retry the failed and stopped jobs of a group; without a group, supervise the queue."
-    flags = parse(ResumeFlags, args, "jobs resume", text)
+    flags = parse(JobsResumeFlags, args, "jobs resume", text)
     queue = Queue()
     if flags.group is None:
         stop = StopFlag()
@@ -285,7 +286,7 @@ def _resume(args: Sequence[str]) -> int:
         return 0
     (group,) = _find_groups(flags.group, flags.runs_dir)
     if flags.trust:
-        queue.take_over(group)
+        queue.allow_all(group)
     queue.check_own(group)
     if group.read().kind == "sweep":
         from mission_gym.cli.sweep import run_sweep

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from mission_gym import __version__
 from mission_gym.errors import MissionGymError, TrustError, nearest
-from mission_gym.report.screen.streams import inert, patient_streams, say
+from mission_gym.report.screen.streams import patient_streams, say, strip_control
 from mission_gym.store import END_FILE, keep_job_lock
 
 
 class _Command(NamedTuple):
     module: (
-        str  # of this room; its function has the name of the command, or `function`, and may return a code
+        str  # of this package; its function has the name of the command, or `function`, and may return a code
     )
     text: str
     function: str = ""
@@ -132,7 +132,7 @@ def _ask(error: TrustError) -> bool:
     if is_trusting() or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return is_trusting()
     question = f"mission-gym: {error.what}. Run it, now and in the future? [y/N] "
-    print(inert(question), end="", file=sys.stderr, flush=True)
+    print(strip_control(question), end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -49,7 +49,7 @@ from mission_gym.report.groups import (
 from mission_gym.report.html import make_html
 from mission_gym.report.pages import make_timeline_html
 from mission_gym.report.screen.live import show
-from mission_gym.report.screen.streams import inert, say
+from mission_gym.report.screen.streams import say, strip_control
 from mission_gym.report.sweeps import gather_sweep, make_sweep_html
 from mission_gym.report.tables import view_comparison, view_config, view_lineage, view_run, view_runs
 from mission_gym.report.timeline import describe_time, view_time
@@ -305,7 +305,7 @@ def report(args: Sequence[str]) -> None:
     if found:
         parts.append(f"{len(found)} runs" if single is None else f"run {single.name}")
     say(", ".join(parts))
-    print(inert(show_path(path)))
+    print(strip_control(show_path(path)))
 
 
 _COMMANDS = {

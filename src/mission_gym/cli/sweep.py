@@ -66,7 +66,12 @@ class SweepFlags(LayerFlags):
     retest: Annotated[str, flag("Number of the best trials to train again.", "N", default=None)] = "3"
     retest_seeds: Annotated[str, flag("Number of fresh seeds for them.", "N", default=None)] = "5"
     pruner: Annotated[
-        str, flag("median ends trials below the median, also late starters.", "none|median", default=None)
+        str,
+        flag(
+            "median stops trials whose evaluations fall below the median, including slow starters.",
+            "none|median",
+            default=None,
+        ),
     ] = "none"
     json: AsJson = False
 
@@ -121,7 +126,7 @@ def _open_sweep(queue: Queue, request: SweepRequest, values: Values, *, trust: b
     group = find_newest_group(name, runs_dir, "sweep")
     if group is not None:
         if trust:
-            queue.take_over(group)
+            queue.allow_all(group)
         queue.check_own(group)
         _extend(queue, group, request, values)
         return group
@@ -129,7 +134,7 @@ def _open_sweep(queue: Queue, request: SweepRequest, values: Values, *, trust: b
         record = SweepRecord(question=make_question(request, values, resolve_values, say))
 
     def prepare(group: GroupDir) -> None:
-        queue.claim(group, [record.question])
+        queue.record_own(group, [record.question])
         write_sweep(group, record)
 
     return queue.make_group(runs_dir, name, "sweep", [], prepare)
@@ -158,7 +163,7 @@ def _extend(queue: Queue, group: GroupDir, request: SweepRequest, values: Values
     }  # fmt: skip
     with hold_sweep(group):
         question = question.model_copy(update=changes)
-        queue.claim(group, [question])
+        queue.record_own(group, [question])
         write_sweep(group, record.model_copy(update={"question": question}))
     say(f"the sweep {show_path(group.path)} continues")
 

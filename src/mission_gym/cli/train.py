@@ -64,7 +64,9 @@ class TrainFlags(LayerFlags):
     seeds: Annotated[str | None, flag("Seeds of a group of runs: 5, 1..5 or 3,7,11.", "SEEDS")] = None
     detach: Annotated[Switch, flag("Train in the background; see `mission-gym jobs`.")] = False
     cuda_mps: CudaMps = None
-    resume_or_start: Annotated[str | None, flag("Name of a run to continue, or else start.", "NAME")] = None
+    resume_or_start: Annotated[
+        str | None, flag("Resume the run of this name if it exists; otherwise start it.", "NAME")
+    ] = None
     json: Annotated[Switch, flag("Print the result or the group as JSON, with --seeds or --detach.")] = False
     log_table: LogTable = False
 
@@ -75,7 +77,9 @@ class ResumeFlags(FolderFlags):
 
     run: RunName
     timesteps: Annotated[str | None, flag("New total number of steps, to extend a finished run.", "N")] = None
-    ray_address: Annotated[str | None, flag("Other Ray cluster; none: start one here.", "ADDRESS")] = None
+    ray_address: Annotated[
+        str | None, flag("Ray cluster to continue on; none starts a local one.", "ADDRESS")
+    ] = None
     log_table: LogTable = False
     trust: Trust = False
 

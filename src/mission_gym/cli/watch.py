@@ -19,7 +19,7 @@ from mission_gym.report.dashboard.index import Index
 from mission_gym.report.dashboard.serve import PORT, serve
 from mission_gym.report.overview import view_overview
 from mission_gym.report.screen.live import make_console
-from mission_gym.report.screen.streams import inert, say
+from mission_gym.report.screen.streams import say, strip_control
 
 _EVERY_S = 1.0  # between two updates of `--terminal`
 
@@ -45,7 +45,7 @@ def watch(args: Sequence[str]) -> None:
         say(f"anyone who can reach {flags.host} and knows the token can read these runs, unencrypted")
 
     def report(address: str, note: str) -> None:
-        print(inert(address), flush=True)
+        print(strip_control(address), flush=True)
         say(note)
         say(f"showing {flags.runs_dir}; press Ctrl-C to end")
 

@@ -95,16 +95,22 @@ def find_settings(env_id: str) -> str | None:
     return next(iter([*exact, *reversed(patterns)]), None)
 
 
-def name_settings(key: str) -> str:
+def name_settings(key: str, algo: str) -> str:
     """The source text of shipped settings: their key, and their origin if we did not measure them."""
-    origin = read_settings()[key].get("origin")
+    origin = origin_of(read_settings()[key], algo)
     return f"settings {key}" + (f" ({origin})" if origin else "")
+
+
+def origin_of(row: Mapping[str, Any], algo: str) -> str | None:
+    """The origin of an algorithm's settings, or of the whole row."""
+    origin: str | None = row.get(algo, {}).get("origin", row.get("origin"))
+    return origin
 
 
 def values_for(row: Mapping[str, Any], algo: str, schema: Schema) -> dict[str, Any]:
     """The values of a preset or of settings for an algorithm: the shared ones and its own."""
-    shared = {name: row[name] for name in row if name not in (*schema.algorithms, "cores", "origin")}
-    return {**shared, **row.get(algo, {})}
+    shared = {name: row[name] for name in row if name not in (*schema.algorithms, "cores")}
+    return {name: value for name, value in {**shared, **row.get(algo, {})}.items() if name != "origin"}
 
 
 def _read_shipped(name: str) -> dict[str, dict[str, Any]]:
@@ -154,7 +160,7 @@ def resolve(
         return _build(schema, _overlay([entries, base.entries()]), problems)
     chosen = entries.get("env.env_id")
     if found := find_settings(str(chosen.value) if chosen else DEFAULT_ENV_ID):
-        source = name_settings(found)
+        source = name_settings(found, algo)
         values = values_for(read_settings()[found], algo, schema)
         shipped = [(key, value, source) for key, value in values.items()]
         entries = _overlay([entries, _place(shipped, names, problems)])

@@ -90,7 +90,7 @@ def _fit_schedules(resolved: Resolved, notes: list[str], problems: list[str]) ->
         if final is None or final <= initial:
             continue
         source = resolved.sources[path]
-        problem = f"{name}_final={final} is above {name}={initial}, and schedules only fall"
+        problem = f"{name}_final={final} is above {name}={initial}, and schedules can only decrease"
         if resolved.explicit(path):
             problems.append(f"{problem}; raise {name} or lower {name}_final [{source}]")
         else:

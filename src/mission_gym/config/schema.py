@@ -119,7 +119,7 @@ class VectorSection(Section):
         60.0, gt=0, description="Time limit of a step, after which its worker is replaced; a reset has 5m."
     )
     max_restarts: Whole = Field(
-        5, ge=0, description="Consecutive restarts of an environment without a finished episode."
+        5, ge=0, description="Restarts in a row, with no finished episode between them, before the run fails."
     )
 
 
@@ -153,9 +153,12 @@ class ComputeSection(Section):
     threads: FromOneOrAuto = Field(
         "auto", description="CPU threads of the learner; auto respects OMP_NUM_THREADS and MKL_NUM_THREADS."
     )
-    acting: Literal["auto", "numpy", "torch"] = Field("auto", description="Form of the policy that acts.")
+    acting: Literal["auto", "numpy", "torch"] = Field(
+        "auto", description="What computes actions: NumPy in the workers, or torch in the training process."
+    )
     acting_rows: FromOneOrAuto = Field(
-        "auto", description="Environments per call of the policy; changes the random numbers of a run."
+        "auto",
+        description="Observations per policy call, one per agent; changes the random numbers of a run.",
     )
     kernel: Literal["auto", "compiled", "torch"] = Field(
         "auto",
@@ -165,7 +168,7 @@ class ComputeSection(Section):
     overlap: Annotated[Literal["auto", "on", "off"], SWITCH] = Field(
         "auto",
         description="Collect the next rollout during the update, with weights that are one update old. auto:"
-        " if environments wait, an accelerator learns, or with DQN workers leave a core free.",
+        " if environments wait, an accelerator learns, or, with a replay, the workers leave a core free.",
     )
     tune: bool = Field(
         True,
@@ -194,8 +197,8 @@ class EvaluationSection(Section):
     retest_episodes: Whole = Field(
         0,
         ge=0,
-        description="Episodes of the final policy at the end, on seeds of the report suite that nothing else"
-        " uses (0 disables them). Sweeps set it for their re-tests.",
+        description="Extra evaluation episodes after training, on report seeds used nowhere else (0 disables"
+        " them). Sweeps set it for their re-tests.",
     )
 
 
@@ -269,17 +272,22 @@ class AlgorithmSection(Section):
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("learning_rate",)  # fields with a `_final` value
     COSTS: ClassVar[frozenset[str]] = frozenset()  # fields that the cost of a training step depends on
+    MEASURED: ClassVar[tuple[str, ...]] = ()  # fields whose `auto` follows from measured costs
     EFFECTS: ClassVar[Mapping[str, str]] = {}  # by field: the effect of a change on a branch
     SEARCH: ClassVar[Mapping[str, SearchRange]] = {}  # fields that a sweep searches by default
     UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
     PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: replaces defaults of shared sections
     IMAGE_PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: the same for image observations
-    SETTLED: ClassVar[type[SettledAlgorithm]]  # the section without `auto`
+    SETTLED: ClassVar[type[SettledAlgorithm] | None] = None  # the section without `auto`, if it has any
 
     @classmethod
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
         """Resolve `auto` values by arithmetic, and add a problem for values that contradict each other."""
         return resolved
+
+    def open_names(self) -> list[str]:
+        """The fields that a new run settles by measured costs."""
+        return [name for name in self.MEASURED if getattr(self, name) == "auto"]
 
     def scheduled_names(self) -> list[str]:
         """The fields that change with the step over the whole run."""
@@ -372,7 +380,7 @@ def settle_types(config: Config) -> Settled:
     values: dict[str, Any] = {}
     for name, field in Settled.model_fields.items():
         section = getattr(config, name)
-        kind: Any = section.SETTLED if name == "algorithm" else field.annotation
+        kind: Any = section.SETTLED or type(section) if name == "algorithm" else field.annotation
         left = [key for key, value in section if value == "auto"]
         if left:
             raise ConfigError(

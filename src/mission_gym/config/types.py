@@ -133,12 +133,26 @@ def _env_kwargs(value: Any) -> Any:
     return to_plain(value)
 
 
+def _positive_or_auto(value: Any) -> Any:
+    """pydantic's `gt` does not accept text."""
+    if isinstance(value, str) and value.strip().lower() == "auto":
+        return "auto"
+    try:
+        number = _number(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or auto") from error
+    if number <= 0:
+        raise ValueError(f"{number:g} is not above 0; write a number like 0.5, or auto")
+    return number
+
+
 NONE = BeforeValidator(_none_word)
 Whole = Annotated[int, BeforeValidator(value_error(parse_count))]
 WholeOrAuto = Annotated[int | Literal["auto"], BeforeValidator(_count_or_auto)]
 FromOneOrAuto = Annotated[WholeOrAuto, AfterValidator(_from_one)]
 SWITCH = BeforeValidator(_switch)
 Number = Annotated[float, BeforeValidator(_number)]
+PositiveOrAuto = Annotated[float | Literal["auto"], BeforeValidator(_positive_or_auto)]
 Duration = Annotated[float, BeforeValidator(value_error(parse_duration_s))]
 LayerSizes = Annotated[tuple[Annotated[Whole, Field(ge=1)], ...], BeforeValidator(_items)]
 Kwargs = Annotated[dict[str, Any], BeforeValidator(value_error(_env_kwargs))]

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, LeafSpec, Leaves
+from mission_gym.env.leaves import ObsReader
 from mission_gym.env.masks import MaskLayout
-from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import mask_parts
 from mission_gym.errors import describe, nearest
 

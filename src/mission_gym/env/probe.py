@@ -29,9 +29,16 @@ from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.contract import show_short
 from mission_gym.env.coroutines import has_coroutines, offers_form
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
-from mission_gym.env.leaves import MAX_SEQUENCE, as_ids, is_image, leaf_specs, may_hold_ids, with_frames
+from mission_gym.env.leaves import (
+    MAX_SEQUENCE,
+    ObsReader,
+    as_ids,
+    is_image,
+    leaf_specs,
+    may_hold_ids,
+    with_frames,
+)
 from mission_gym.env.masks import fit_masks
-from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import Space, action_spec, array_action_spec, array_leaf_specs
 from mission_gym.env.user_code import OLD_API, describe_user_error, is_old_gym
 from mission_gym.errors import EnvContractError, TargetSilent, describe

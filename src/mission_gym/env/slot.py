@@ -18,7 +18,6 @@ from gymnasium.spaces import Box
 from numpy import ndarray  # a lookup in NumPy takes a tenth of the time of a cheap step
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
-from mission_gym.env.blame import find_line
 from mission_gym.env.contract import TERMS, Contract, check_outcome, read_metrics, show_short
 from mission_gym.env.factory import Factory
 from mission_gym.env.probe import MASK_METHOD, find_announce
@@ -33,7 +32,7 @@ from mission_gym.env.resume import (
 )
 from mission_gym.env.spaces import make_action_decoder
 from mission_gym.env.stages import Staging
-from mission_gym.env.user_code import OLD_API
+from mission_gym.env.user_code import OLD_API, find_line
 from mission_gym.errors import (
     EnvContractError,
     EnvFailure,

@@ -11,13 +11,15 @@ import importlib.util
 import inspect
 import re
 import sys
+import sysconfig
 import tomllib
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from importlib.metadata import entry_points
-from pathlib import Path
+from pathlib import Path, PurePath
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
@@ -25,6 +27,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import load_env_creator
 
+import mission_gym
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe, nearest
 from mission_gym.names import make_importable
 
@@ -41,6 +44,12 @@ _DISPLAYS = {  # environment variable for rendering without a display -> errors 
     ),
 }  # fmt: skip
 _VERSION = re.compile(r"-v\d+$")
+_LINE = re.compile(r'File "(.+)", line (\d+)')
+# Code of these folders is not the user's.
+_OTHERS = (
+    Path(mission_gym.__file__).parent,
+    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
 
 
 @cache
@@ -207,3 +216,28 @@ def _suggest_keyword(error: Exception, build: Callable[[], Any]) -> str:
     with suppress(TypeError, ValueError):  # a builtin has no signature
         return nearest(wrong[1], inspect.signature(target).parameters)
     return ""
+
+
+def find_line(error: BaseException) -> str:
+    """Return the line of the user's code that led to an exception, empty if it has no traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _choose((frame.filename, frame.lineno or 0) for frame in reversed(frames))
+
+
+def find_line_in_stack(stack: str) -> str:
+    """Return the line of the user's code in a stack that faulthandler printed, the newest call first."""
+    return _choose((file, int(line)) for file, line in _LINE.findall(stack))
+
+
+def _choose(lines: Iterable[tuple[str, int]]) -> str:
+    """Return the innermost line in the user's code, else the innermost line. lines: the innermost first."""
+    found = list(lines)
+    own = [line for line in found if not _is_of_others(line[0])]
+    if not found:
+        return ""
+    file, number = (own or found)[0]
+    return f"{PurePath(file).name}:{number}"
+
+
+def _is_of_others(file: str) -> bool:
+    return file.startswith("<frozen ") or any(Path(file).is_relative_to(folder) for folder in _OTHERS)

@@ -26,19 +26,19 @@ from typing import Any
 from mission_gym.config.plain_yaml import Key, YamlTree, read_tree
 from mission_gym.config.sizes import choose_batch_size
 from mission_gym.errors import ConfigError, UsageError, nearest
-from mission_gym.fleet.drafts import (
+from mission_gym.fleet.requests import (
     ENV_ID,
     Draft,
     JobVariant,
     gather_values,
     link_branches,
     list_sets,
+    make_arguments,
     make_drafts,
     name_member,
     name_variant,
     parse_seeds,
 )
-from mission_gym.fleet.requests import make_arguments
 from mission_gym.store.rundir import RUN_NAME
 
 _TOP = ("name", "defaults", "grid", "seeds", "jobs")

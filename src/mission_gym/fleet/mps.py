@@ -51,7 +51,7 @@ def check_mps(mode: str, *, uses_gpu: bool) -> MpsMode:
     if mode not in ("off", "on", "auto"):
         raise UsageError(f"cuda_mps={mode!r} is not a choice; use off, on or auto [--cuda-mps]")
     if mode == "on" and not uses_gpu:
-        raise UsageError("cuda_mps=on has no use: none of these runs may use an NVIDIA GPU [--cuda-mps]")
+        raise UsageError("cuda_mps=on has no effect: none of these runs may use an NVIDIA GPU [--cuda-mps]")
     if mode == "on" and shutil.which(_PROGRAM) is None:
         raise UsageError(
             f"cuda_mps=on needs {_PROGRAM}, which is not on the PATH; NVIDIA's driver for Linux contains it;"

@@ -26,7 +26,7 @@ from mission_gym.store.rundir import RunDir
 
 _LOCK_WAIT_S = 1.0  # readers hold it for microseconds
 _TAIL_BYTES = 4096
-_GONE = "process gone"  # the cause in the status of a run whose process was killed
+_GONE = "the process was killed"  # the cause in the status of a run whose process was killed
 _USAGE = 2  # exit code of errors that a retry would repeat
 
 

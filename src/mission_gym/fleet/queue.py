@@ -20,9 +20,11 @@ from pydantic import BaseModel, TypeAdapter
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.store import lock
 from mission_gym.store.files import (
+    Str,
     disk_errors,
     make_private,
     open_plain,
+    read_validated,
     user_folder,
     write_atomic,
     write_json,
@@ -30,7 +32,6 @@ from mission_gym.store.files import (
 from mission_gym.store.groups import GroupDir, JobRequest, Kind
 from mission_gym.store.rundir import slug
 from mission_gym.store.sweeps import read_sweep
-from mission_gym.store.validation import Str, read_validated
 
 Role = Literal["supervisor", "standby"]
 _LOCK_WAIT_S = 0.05  # a process that checks the lock holds it for microseconds
@@ -65,11 +66,11 @@ class Queue:
         """Make a new group of this user and put it into the queue. prepare: called before other processes see
         the group."""
 
-        def claim(group: GroupDir) -> None:
-            self.claim(group, requests)
+        def record_own(group: GroupDir) -> None:
+            self.record_own(group, requests)
             prepare(group)
 
-        group = GroupDir.create(runs_dir, name, kind, requests, claim)
+        group = GroupDir.create(runs_dir, name, kind, requests, record_own)
         self.register(group)
         return group
 
@@ -79,11 +80,11 @@ class Queue:
 
     def add(self, group: GroupDir, requests: Sequence[JobRequest]) -> None:
         """Request jobs of a group of this user."""
-        self.claim(group, requests)
+        self.record_own(group, requests)
         group.add(requests)
 
-    def claim(self, group: GroupDir, documents: Iterable[BaseModel]) -> None:
-        """Record that this user wrote these requests, or this question of a sweep."""
+    def record_own(self, group: GroupDir, documents: Iterable[BaseModel]) -> None:
+        """Mark these requests, or this question of a sweep, as the user's own."""
         mark = self._mark(group)
         lines = "".join(f"{_digest(each)}\n" for each in documents)
         with disk_errors(mark):
@@ -108,14 +109,14 @@ class Queue:
                 f" ({named}); read its journal, and allow them with --trust"
             )
 
-    def take_over(self, group: GroupDir) -> None:
+    def allow_all(self, group: GroupDir) -> None:
         """Allow all commands of a group."""
-        self.claim(group, self.list_foreign(group, _list_documents(group)))
+        self.record_own(group, self.list_foreign(group, _list_documents(group)))
 
     def _mark(self, group: GroupDir) -> Path:
         """The file with the digests of the requests that this user made, on any machine that shares the
         user's folders."""
-        return self.folder.parent / ".made" / self._entry(group).stem
+        return self.folder.parent / ".own" / self._entry(group).stem
 
     def remove(self, group: GroupDir) -> None:
         """Remove a finished group from the queue."""
@@ -176,7 +177,7 @@ class Queue:
     def explain_waiting(self) -> str:
         """Why a queued job has not started."""
         if self.supervisor is None:
-            return "no process supervises the queue; `mission-gym jobs resume` does"
+            return "no supervisor is running; `mission-gym jobs resume` starts one"
         return self._read_reason()
 
     def _read_reason(self) -> str:

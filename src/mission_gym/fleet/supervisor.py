@@ -19,15 +19,19 @@ from mission_gym.fleet.mps import PIPES, MpsDaemon, choose_mps
 from mission_gym.fleet.process import read_end, read_job_status, start_process, stop_process
 from mission_gym.fleet.queue import Queue
 from mission_gym.fleet.schedule import (
+    WINDOW_S,
     Capacity,
+    JobRates,
     JobStart,
     MeasuredUse,
+    MemoryUse,
+    NearbyRuns,
+    PresentRun,
     RunningJob,
     WaitingJob,
     plan_placements,
     plan_starts,
 )
-from mission_gym.fleet.usage import WINDOW_S, JobRates, MemoryUse, NearbyRuns, PresentRun
 from mission_gym.procs import free_memory_bytes, usable_cores
 from mission_gym.procs.machine import read_vram
 from mission_gym.ray.nodes import Clusters, ClusterView
@@ -125,7 +129,7 @@ class Supervisor:
             with suppress(subprocess.TimeoutExpired):  # a living process without its lock
                 code = child.wait(_REAP_S)
         if group.read_pid(job) is None:
-            group.note("ended", job.name, state="queued", unborn=True)
+            group.note("ended", job.name, state="queued", never_started=True)
             return replace(job, state="queued", attempts=job.attempts - 1, tries=job.tries - 1)
         end = read_end(group, job, code)
         if end.state == "stopped" and now - self._asked_at.get(key, now) > _GRACE_S:
@@ -248,7 +252,7 @@ class Supervisor:
         reason = decision.reason
         if reason and nearby:
             names = ", ".join(Path(each.key).name for each in nearby)
-            reason += f"; next to the queue run {names}"
+            reason += f"; other runs on this machine: {names}"
         self._say_once("start", f"waiting: {reason}" if reason else "")
         self._queue.note_reason(reason)
         return [*running, *(RunningJob(start.key, "", start.cores) for start in decision.starts)]

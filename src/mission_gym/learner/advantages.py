@@ -78,17 +78,17 @@ class ValueScale:
         """The divisor of value differences; 1 if all of them are 0."""
         return self.std or 1.0
 
-    def expand(self, output: Array) -> Array:
+    def denormalize(self, output: Array) -> Array:
         """Values in the reward's units, float64, from the critic's outputs."""
         return self.mean + self.std * output.astype(np.float64)
 
-    def shrink(self, value: Array) -> Array:
+    def normalize(self, value: Array) -> Array:
         """The critic's outputs for values, or targets, in the reward's units."""
         return (value - self.mean) / self.unit
 
     def merge(self, targets: Array) -> tuple[float, float]:
         """Add the targets [N] of a block before they are learned from, so that their mean square after
-        `shrink` is at most 1 / (1 - decay).
+        `normalize` is at most 1 / (1 - decay).
 
         Returns a factor and a shift for the critic's output. They keep the differences of its values, while
         their level follows the mean, which gradient steps alone would reach slowly.

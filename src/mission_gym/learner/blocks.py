@@ -10,8 +10,7 @@ import numpy as np
 
 from mission_gym.data import Array, Block, EnvSpec, FrameIndex, LeafSpec, Leaves, ends_episode
 from mission_gym.errors import NotFiniteError
-from mission_gym.rollout.blocks import make_block
-from mission_gym.rollout.frames import index_frames, stack_size
+from mission_gym.rollout.blocks import index_frames, make_block, stack_size
 
 
 def with_prefix(arrays: dict[str, Array], prefix: str) -> dict[str, Array]:

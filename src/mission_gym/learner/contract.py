@@ -2,7 +2,7 @@
 networks.
 
 An algorithm is a folder below `algorithms/` with a subclass of `Algorithm` and a metrics.yaml, and a line in
-the table. Other rooms get the record and never ask for an algorithm by name. Only `make_learner`, the two
+the table. Other packages get the record and never ask for an algorithm by name. Only `make_learner`, the two
 `verify` methods and `measure_update_s` load torch.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -201,6 +202,11 @@ class Algorithm(ABC):
     def describe(self, config: Settled, spec: EnvSpec) -> list[Fact]:
         """Its rows of the printed plan."""
 
+    def describe_critic(self, config: Settled, spec: EnvSpec) -> list[Fact]:
+        """The plan's row about leaves that only the critic reads."""
+        hidden = ", ".join(self.layout(config, spec).critic_leaves)
+        return [Fact("critic", f"also reads {hidden}", "which the actor does not")] if hidden else []
+
     @abstractmethod
     def trace_decay(self, config: Config) -> float:
         """The decay of credit per step; a segment must cover its horizon. 0: one step is enough."""
@@ -212,6 +218,15 @@ class Algorithm(ABC):
     @abstractmethod
     def measure_update_s(self, learner: Learner, config: Settled, spec: EnvSpec) -> float:
         """Seconds of learning per transition, measured."""
+
+    def choose_measured(
+        self, resolved: Resolved, collect_s: float, update_s: float
+    ) -> tuple[dict[str, Any], str]:
+        """Values by path for the fields that are `auto` and follow from measured costs, with the reason.
+
+        collect_s, update_s: seconds per transition, measured with provisional values.
+        """
+        return {}, ""
 
     def prepare_rehearsal(self, learner: Learner) -> None:
         """Prepare a learner that is only timed: it learns from the first block on."""
@@ -253,3 +268,22 @@ class Algorithm(ABC):
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
         """Where the device disagrees with the CPU; empty if it agrees."""
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A value that changes linearly from `start` to `end`, which it reaches after `total` steps."""
+
+    start: float
+    end: float
+    total: int
+
+    def at(self, step: int) -> float:
+        share = min(step / self.total, 1.0)
+        return self.start + (self.end - self.start) * share
+
+
+def schedule_of(section: AlgorithmSection, name: str, total: int) -> Schedule:
+    """The schedule of a field with a `_final` value, which may be None."""
+    start, end = getattr(section, name), getattr(section, f"{name}_final")
+    return Schedule(start, start if end is None else end, total)

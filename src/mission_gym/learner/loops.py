@@ -95,6 +95,15 @@ def backward_elu(d: Array, h: Array, d_bias: Array) -> None:
             d_bias[j] += v
 
 
+@kernel
+def copy_rows(source: Array, first: int, out: Array, start: int, num: int) -> None:
+    """Copy `num` rows from `first` on to those from `start` on, as many of their numbers as both have."""
+    width = min(source.shape[1], out.shape[1])
+    for i in range(num):
+        for j in range(width):
+            out[start + i, j] = source[first + i, j]
+
+
 @sum_kernel
 def normalize_rows(x: Array, bias: Array, unit: Array, scale: Array) -> None:
     """Layer normalization: x = unit = (z - mean z) scale with z = x + bias and scale = 1 / std z, by row.

@@ -16,7 +16,7 @@ import scipy.linalg.cython_blas  # noqa: F401  numba multiplies with it; loaded 
 
 from mission_gym.compiled import matrix_kernel, name_sources
 from mission_gym.data import Array
-from mission_gym.learner import loops
+from mission_gym.learner import loops, ranks
 from mission_gym.learner.compiled_network import Layout
 from mission_gym.learner.loops import (
     ACTIVATIONS,
@@ -92,7 +92,9 @@ def make_mlp(layers: Sequence[Dense], layout: Layout, activation: str, sources: 
         adds = any(later.source == layer.source >= 0 for later in layers[index + 1 :])
         table.append((layer.source, layer.num_in, layer.num_out, *starts, layer.kind, column, adds))
         column += layer.width
-    mark = name_sources([*sources, Path(__file__), Path(loops.__file__)])
+    mark = name_sources(
+        [*sources, *(Path(str(module.__file__)) for module in (loops, ranks)), Path(__file__)]
+    )
     return Mlp(
         layers=np.array(table, np.int64),
         activation=list(ACTIVATIONS).index(activation),
@@ -270,7 +272,8 @@ def backward_inputs(
 ) -> None:
     """The gradient d_x [R, I] of the first input's columns from `first` on, without gradients of arrays.
 
-    As `backward`, for trees in which no layer is the source of two others. spare: R rows of d_x, and a row of
+    As `backward`: y = x W + b, so dx = dy W^T, summed over the layers that read x. No layer may be the source
+    of two others. spare: R rows of d_x, and a row of
     the widest layer.
     """
     num_columns = d_x.shape[1]

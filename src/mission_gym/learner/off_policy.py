@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, Unused
 from mission_gym.config.schema import AlgorithmSection, Config, Settled
-from mission_gym.config.types import NONE, Number, Whole
+from mission_gym.config.types import NONE, Number, PositiveOrAuto, Whole
 from mission_gym.data import EnvSpec, Fact
 from mission_gym.learner.blocks import make_noise_block
 from mission_gym.learner.contract import Algorithm, Learner
@@ -27,12 +27,20 @@ _FEWEST_STEPS, _UPDATES_S, _LONGEST_S = 16, 0.02, 1.0  # of the timed updates
 _NEVER = 1 << 60
 
 
+_PROVISIONAL_RATIO = 1.0  # for plans and rules before costs are measured
+_LONGER = 1.1  # gradient steps of a transition relative to collecting it, with a ratio of auto
+RATIO_TEXT = (
+    "Gradient steps per transition, independent of n_envs. auto: as many as the time of collecting it allows,"
+    " by a measurement before the first update, within limits of the algorithm."
+)
+
+
 class ReplaySection(AlgorithmSection):
     """The hyperparameters of the replay and of learning from it."""
 
     n_steps_per_env: Whole = Field(4, ge=1, description="Steps of each environment between updates.")
     batch_size: Whole = Field(64, ge=1, description="Transitions of a gradient step.")
-    replay_ratio: Number = Field(0.25, gt=0, description="Gradient steps per transition, for any n_envs.")
+    replay_ratio: PositiveOrAuto = Field(0.25, description=RATIO_TEXT)
     replay_size: Whole = Field(
         100_000, ge=1, description="Capacity of the replay in transitions, over all environments."
     )
@@ -55,12 +63,18 @@ class ReplaySection(AlgorithmSection):
     COSTS: ClassVar = frozenset(
         {"n_steps_per_env", "batch_size", "replay_ratio", "replay_size", "prioritized", "n_step"}
     )
+    MEASURED: ClassVar = ("replay_ratio",)
+    RATIO_RANGE: ClassVar[tuple[float, float]]  # of replay_ratio=auto
     EFFECTS: ClassVar = {"gamma": "values were learned under another discount and must adapt first"}
 
     @classmethod
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
-        """Refuse a replay that is too small for an update."""
+        """Refuse a replay that is too small for an update. A ratio that is to be measured gets a provisional
+        value."""
         config = resolved.config
+        if config.algorithm.open_names():
+            path = f"{config.run.algo}.replay_ratio"
+            resolved = resolved.with_values({path: _PROVISIONAL_RATIO}, "plan: provisional")
         section = replay_section(config)
         held = config.num_columns * (section.n_steps_per_env + section.n_step)
         least = max(section.batch_size, section.learning_starts, held)
@@ -79,6 +93,12 @@ def replay_section(config: Config) -> ReplaySection:
     """The section of an off-policy algorithm."""
     assert isinstance(config.algorithm, ReplaySection)
     return config.algorithm
+
+
+def settled_ratio(section: ReplaySection) -> float:
+    """The replay ratio of a settled section."""
+    assert section.replay_ratio != "auto", "replay_ratio=auto was not measured"
+    return section.replay_ratio
 
 
 def unused_replay_values(name: str) -> tuple[Unused, ...]:
@@ -146,9 +166,31 @@ class OffPolicyAlgorithm(Algorithm):
             f" are free for it; use replay_size={fits} or less [--replay-size]"
         )
 
+    def choose_measured(
+        self, resolved: Resolved, collect_s: float, update_s: float
+    ) -> tuple[dict[str, Any], str]:
+        """The replay ratio whose gradient steps take a little longer than collecting.
+
+        If both overlap, the learner is busy all the time, also when their times vary. If they alternate, half
+        of the time is spent on each: the time to a return is shortest there if the steps to it fall with the
+        square root of the ratio.
+        """
+        low, high = replay_section(resolved.config).RATIO_RANGE
+        step_s = update_s / _PROVISIONAL_RATIO
+        wanted = _LONGER * collect_s / step_s
+        ratio = float(f"{min(max(wanted, low), high):.2g}")
+        reason = (
+            f"replay_ratio {ratio:g}: collecting a transition takes {1e3 * collect_s:.3g} ms, a gradient step"
+            f" {1e3 * step_s:.3g} ms"
+        )
+        if not low <= wanted <= high:
+            reason += f"; auto is {low:g} to {high:g} for {self.name}"
+        return {f"{self.name}.replay_ratio": ratio}, reason
+
     def describe_replay(self, config: Settled, spec: EnvSpec) -> list[Fact]:
         """The rows of the printed plan about batches and replay."""
         section, rollout = replay_section(config), config.rollout_size
+        ratio = settled_ratio(section)
         size = self.held_bytes(config, spec) / 1e6
         sampled = "sampled uniformly"
         if section.prioritized:
@@ -158,8 +200,8 @@ class OffPolicyAlgorithm(Algorithm):
             Fact(
                 "batch",
                 f"{section.batch_size}",
-                f"{section.replay_ratio:g} gradient steps per transition ="
-                f" {section.replay_ratio * rollout:g} per update, from step {section.learning_starts:,} on",
+                f"{ratio:g} gradient steps per transition = {ratio * rollout:g} per update,"
+                f" from step {section.learning_starts:,} on",
             ),
             Fact("replay", f"{section.replay_size:,}", f"{size:.1f} MB, {sampled}, {saved}"),
         ]

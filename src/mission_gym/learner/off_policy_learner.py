@@ -20,15 +20,14 @@ import numpy as np
 from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.blocks import check_finite, with_prefix
-from mission_gym.learner.contract import Learner
-from mission_gym.learner.off_policy import ReplaySection
+from mission_gym.learner.contract import Learner, Schedule, schedule_of
+from mission_gym.learner.off_policy import ReplaySection, settled_ratio
 from mission_gym.learner.replay import Replay, ReplayLayout
-from mission_gym.learner.schedule import Schedule, schedule_of
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.streams import Streams
 
 if TYPE_CHECKING:
-    from mission_gym.learner.priorities import Priorities
+    from mission_gym.learner.replay_loops import Priorities
 
 # Transitions gathered at once: few calls, and still in the cache. Images are larger and slower to learn from,
 # and a stop request waits for one call.
@@ -60,7 +59,7 @@ class ReturnScale:
 
     def add(self, block: Block) -> None:
         """Add the rewards of a full block."""
-        from mission_gym.learner.ring import sum_rewards  # loads numba
+        from mission_gym.learner.replay_loops import sum_rewards  # loads numba
 
         ended = block.terminated | block.truncated
         sum_rewards(block.reward, ended, block.valid, self.gamma, self.sums, self._moments)
@@ -167,14 +166,14 @@ class OffPolicyLearner(Learner):
         self.replay = Replay(self._layout)
         self.priorities: Priorities | None = None
         if section.prioritized:
-            from mission_gym.learner.priorities import Priorities  # loads numba
+            from mission_gym.learner.replay_loops import Priorities  # loads numba
 
             slots = self.replay.length * self.replay.num_columns
             self.priorities = Priorities(slots, section.prioritized_alpha)
-        self._begun = self.step  # learning starts `learning_starts` steps later
-        self._counted = 0  # valid transitions since learning started
-        self._paid = 0  # gradient steps for them, before this update
-        self._stored = False  # whether the block of this update is in the replay
+        self._first_step = self.step  # learning starts `learning_starts` steps later
+        self._num_transitions = 0  # valid transitions since learning started
+        self._num_steps_done = 0  # gradient steps for them, before this update
+        self._is_block_stored = False  # whether the block of this update is in the replay
         self._table = np.zeros((0, self.NUM_STATS))  # statistics of this update's gradient steps
 
     def prime(self, obs: Leaves) -> None:
@@ -199,7 +198,7 @@ class OffPolicyLearner(Learner):
     def update(self, block: Block, stop: Callable[[], bool] = lambda: False) -> UpdateStats | None:
         """Store a full block and run the gradient steps that are due; None if stopped."""
         after = self.step + block.reward.size
-        if not self._stored:
+        if not self._is_block_stored:
             check_finite(block, self.version)
             self.weights()
             self._store(block, after)
@@ -208,7 +207,7 @@ class OffPolicyLearner(Learner):
                 self._rescale(self.scale.move(has_learned=self.gradient_steps > 0))
         learning_rate = schedule_of(self.section, "learning_rate", self._total_steps).at(self.step)
         # Due steps are counted over all transitions so far, which carries fractions without drift.
-        due = math.floor(self.section.replay_ratio * self._counted + 1e-9) - self._paid
+        due = math.floor(settled_ratio(self.section) * self._num_transitions + 1e-9) - self._num_steps_done
         while len(self._table) < due:
             if stop():
                 return None
@@ -220,8 +219,8 @@ class OffPolicyLearner(Learner):
             self.encoder.normalizer.merge(self.encoder.flatten(valid))
         metrics = self._metrics(learning_rate)
         made = self._count_made(self._table) if self._skipped else due
-        self._paid += due
-        self._stored, self._table = False, self._table[:0]
+        self._num_steps_done += due
+        self._is_block_stored, self._table = False, self._table[:0]
         self._previous_weights, self._weights = self._weights, None
         self.version += 1
         self.step = after
@@ -234,10 +233,10 @@ class OffPolicyLearner(Learner):
         if self.priorities is not None:
             self.priorities.clear(self.replay.slots_in(stored.lost))
             self.priorities.add(self.replay.slots_in(stored.eligible, valid=True))
-        num_counted = after - max(self.step, self._begun + self.learning_starts)
+        num_counted = after - max(self.step, self._first_step + self.learning_starts)
         if num_counted > 0 and self.replay.can_draw:
-            self._counted += int(np.count_nonzero(block.valid.ravel()[-num_counted:]))
-        self._stored = True
+            self._num_transitions += int(np.count_nonzero(block.valid.ravel()[-num_counted:]))
+        self._is_block_stored = True
 
     def _rescale(self, factor: float) -> None:
         """Multiply all values, and the errors that priorities are made of, by a factor."""
@@ -295,14 +294,15 @@ class OffPolicyLearner(Learner):
                 self._abandon_update(np.concatenate([self._table, table]))
                 raise NotFiniteError(
                     f"gradient norm is {norm} in update {self.version}, as in the {_MOST_SKIPPED - 1}"
-                    f" gradient steps before; none of them was applied. {self.REMEDY}, then branch"
+                    " gradient steps before; a network with such a gradient is not updated."
+                    f" {self.REMEDY}, then branch"
                 )
 
     def _abandon_update(self, table: Array) -> None:
         """End the update in progress; its finite steps count."""
-        self._paid += len(table)
+        self._num_steps_done += len(table)
         self.gradient_steps += self._count_made(table)
-        self._stored, self._table, self._weights = False, table[:0], None
+        self._is_block_stored, self._table, self._weights = False, table[:0], None
 
     def _metrics(self, learning_rate: float) -> dict[str, float]:
         metrics = {
@@ -319,7 +319,7 @@ class OffPolicyLearner(Learner):
             metrics |= {
                 "train/grad_norm": means[self.NORM],
                 "train/learning_rate": learning_rate,
-                "train/replay_ratio": (self._paid + len(self._table)) / self._counted,
+                "train/replay_ratio": (self._num_steps_done + len(self._table)) / self._num_transitions,
             }
             if self.scale is not None:
                 metrics["train/return_scale"] = self.scale.unit
@@ -356,11 +356,13 @@ class OffPolicyLearner(Learner):
         """The replay, its priorities and the progress of the update."""
         if not self.section.save_replay:
             return {}
-        progress = np.array([self._begun, self._counted, self._paid, self._stored], np.int64)
+        progress = np.array(
+            [self._first_step, self._num_transitions, self._num_steps_done, self._is_block_stored], np.int64
+        )
         arrays = self.replay.arrays()
         if self.priorities is not None:
             arrays |= self.priorities.arrays(arrays["reward"].size)
-        if self._stored:
+        if self._is_block_stored:
             arrays |= {f"began/{name}": array for name, array in self.weights().pack().items()}
         return arrays | {"progress": progress, "update": self._table}
 
@@ -373,8 +375,10 @@ class OffPolicyLearner(Learner):
         self.replay.load(arrays)
         if self.priorities is not None:
             self.priorities.load(arrays)
-        self._begun, self._counted, self._paid, stored = (int(x) for x in arrays["progress"])
-        self._stored, self._table = bool(stored), np.array(arrays["update"])
-        if self._stored:
+        self._first_step, self._num_transitions, self._num_steps_done, stored = (
+            int(x) for x in arrays["progress"]
+        )
+        self._is_block_stored, self._table = bool(stored), np.array(arrays["update"])
+        if self._is_block_stored:
             self._weights = Weights.unpack(self.version, with_prefix(arrays, "began/"))
         return ""

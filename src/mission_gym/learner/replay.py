@@ -13,7 +13,7 @@ import numpy as np
 
 from mission_gym.actions import ActionSpec
 from mission_gym.data import Array, Block, LeafSpec, Leaves, ends_episode
-from mission_gym.rollout.frames import read_obs
+from mission_gym.rollout.blocks import read_obs
 
 _FEWEST_FINALS = 64
 
@@ -63,14 +63,6 @@ class Sampled(NamedTuple):
     discount: Array  # float32 [B], 0 if terminated
     next_mask: Array | None  # bool [B, M]
 
-    @property
-    def obs(self) -> Leaves:
-        return tuple(leaf[: len(self.action)] for leaf in self.both)
-
-    @property
-    def next_obs(self) -> Leaves:
-        return tuple(leaf[len(self.action) :] for leaf in self.both)
-
 
 class StoredRows(NamedTuple):
     """Numbers of the rows that a block changed; `Replay.slots_in` converts them to slots."""
@@ -83,9 +75,9 @@ class Replay:
     """`store` blocks in order, then `draw` ids and `gather` their transitions."""
 
     def __init__(self, layout: ReplayLayout) -> None:
-        from mission_gym.learner import ring  # loads numba
+        from mission_gym.learner import replay_loops  # loads numba
 
-        self._loops = ring
+        self._loops = replay_loops
         self.layout = layout
         self.length, self.num_columns, self._stack = layout.length, layout.num_columns, layout.frame_stack
         shape = (self.length, self.num_columns)
@@ -98,8 +90,8 @@ class Replay:
         self.age = np.zeros(shape, np.int32)  # steps since the episode's first observation
         rows = (self.action, self.reward, self.terminated, self.truncated, self.valid, self.final)
         size = self.length * self.num_columns
-        self._rows = ring.RingRows(*rows)
-        self._flat_rows = ring.RingRows(*(array.reshape(size, *array.shape[2:]) for array in rows))
+        self._rows = replay_loops.RingRows(*rows)
+        self._flat_rows = replay_loops.RingRows(*(array.reshape(size, *array.shape[2:]) for array in rows))
         self.finals = _Finals(layout)
         self.total = 0  # number of the row in progress
         self.first = 0  # number of the first row with a transition

@@ -19,7 +19,7 @@ from mission_gym.policy.transfer import fetch, send
 from mission_gym.policy.trunks import Inputs
 
 
-class Minibatch(NamedTuple):
+class ReplayMinibatch(NamedTuple):
     """The tensors of one gradient step."""
 
     columns: dict[str, Tensor]  # the numbers of `Transitions` that are there, each [B, width]
@@ -39,6 +39,7 @@ class ReplayNetwork(TorchNetwork):
     """Networks that learn from replayed transitions."""
 
     _columns: tuple[tuple[str, int, int], ...] = ()  # name, start and end in the table of numbers
+    _fixed: Tensor | None = None  # numbers that captured steps read
 
     def load(self, batch: Transitions) -> list[Tensor]:
         """The transitions on the device: one table of their numbers, then the inputs of both observations."""
@@ -57,15 +58,24 @@ class ReplayNetwork(TorchNetwork):
         inputs = (each for end in (batch.inputs, batch.next_inputs) for each in (end.flat, *end.shaped))
         return [send(each, self.device) for each in (table, *inputs)]
 
-    def unpack(self, tensors: Sequence[Tensor]) -> Minibatch:
+    def unpack(self, tensors: Sequence[Tensor]) -> ReplayMinibatch:
         """The parts of the tensors of `load`."""
         rows, *ends = tensors
         half = len(ends) // 2
-        return Minibatch(
+        return ReplayMinibatch(
             {name: rows[:, start:end] for name, start, end in self._columns},
             (ends[0], tuple(ends[1:half])),
             (ends[half], tuple(ends[half + 1 :])),
         )
+
+    def load_numbers(self, *numbers: float) -> Sequence[float | Tensor]:
+        """Settings that change between steps: as they are, or as tensors that a captured step reads again."""
+        if self.record is None:
+            return numbers
+        if self._fixed is None:
+            self._fixed = torch.zeros(len(numbers), device=self.device)
+        self._fixed.copy_(send(np.array(numbers, np.float32), self.device))
+        return self._fixed.unbind()
 
     def run_steps(
         self,

@@ -31,17 +31,20 @@ class FlatAdam:
 
     No tensor ever moves, not even when arrays are loaded: a captured graph knows them by address.
     part: the name of the model among others, a prefix of its parameters' names in arrays.
-    apart: a prefix of parameters; their gradients are clipped by their own norm, the others by theirs.
+    clipped_separately: a prefix of parameters; their gradients are clipped by their own norm, the others by
+    theirs.
     """
 
-    def __init__(self, model: nn.Module, epsilon: float, part: str = "", apart: str | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, epsilon: float, part: str = "", clipped_separately: str | None = None
+    ) -> None:
         self._prefix = f"{part}." if part else ""
         self._step_name = f"step.{part}" if part else "step"
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         groups = [parameters]
-        if apart is not None:
-            others = {name: p for name, p in parameters.items() if not name.startswith(apart)}
+        if clipped_separately is not None:
+            others = {name: p for name, p in parameters.items() if not name.startswith(clipped_separately)}
             groups = [others, {name: p for name, p in parameters.items() if name not in others}]
         self._num_groups = len(groups)
         self._slices, self._size = _lay_out(groups)
@@ -186,7 +189,7 @@ class TorchNetwork:
     frozen: networks without an optimizer, such as target networks.
     is_acting: whether acting needs the parameter of this name; frozen ones never act.
     can_capture: whether gradient steps decide nothing on the host, which a graph would not repeat.
-    apart: see `FlatAdam`.
+    clipped_separately: see `FlatAdam`.
     """
 
     def __init__(
@@ -198,11 +201,12 @@ class TorchNetwork:
         frozen: Mapping[str, nn.Module] | None = None,
         is_acting: Callable[[str], bool] = lambda name: True,
         can_capture: bool,
-        apart: str | None = None,
+        clipped_separately: str | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.adams = {
-            part: FlatAdam(model.to(self.device), epsilon, part, apart) for part, model in parts.items()
+            part: FlatAdam(model.to(self.device), epsilon, part, clipped_separately)
+            for part, model in parts.items()
         }
         self.notes: list[str] = []
         self.record: Recorder | None = None

@@ -5,11 +5,14 @@ reported."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
+
+if TYPE_CHECKING:
+    from mission_gym.learner.torch_network import TorchNetwork
 
 
 class Tolerance(NamedTuple):
@@ -38,20 +41,8 @@ class Evidence(NamedTuple):
     gradient: Mapping[str, Array]  # by parameter, before clipping
 
 
-class DeviceKernel(Protocol):
-    """The part of a torch kernel that the verification of a device needs."""
-
-    record: Any  # captures steps; None if steps are not captured
-
-    def snapshot(self) -> Any: ...
-
-    def restore(self, snapshot: Any) -> None: ...
-
-    def parameters(self) -> dict[str, Array]: ...
-
-
 def find_device_disagreement(
-    found: Evidence, expected: Evidence, precision: str, kernel: DeviceKernel, step: Callable[[], object]
+    found: Evidence, expected: Evidence, precision: str, kernel: TorchNetwork, step: Callable[[], object]
 ) -> str:
     """Where a device disagrees with the CPU, or a captured step with the same step uncaptured; empty if
     nowhere.

@@ -7,6 +7,7 @@ setups:    device, kernel and precision of the learner; overlap
 memory:    predicts the memory of a run
 planner:   chooses a layout; pure
 tuner:     goes through all of it within a time budget
+measured:  the replay ratio, from the costs in the chosen layout
 cache:     plans of earlier runs on this machine
 summary:   the plan as it is printed
 """

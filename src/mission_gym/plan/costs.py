@@ -14,11 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mission_gym.check.devices import device_memory
+from mission_gym.clock import time_call
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec, Leaves, Weights
 from mission_gym.env.factory import Factory
-from mission_gym.learner import loop, overlap
+from mission_gym.learner import loop
 from mission_gym.learner.blocks import check_finite
 from mission_gym.learner.contract import Algorithm, Learner
 from mission_gym.plan.facts import ActCost
@@ -94,7 +95,7 @@ def measure_collect(
     ):
         clear_block(block)
         collector.start()
-        taken.append(_time(lambda: collector.fill(block, -1, _never)))
+        taken.append(time_call(lambda: collector.fill(block, -1, _never)))
         check_finite(block, None)
         num_failed = max(num_failed, sum(episode.failed for episode in block.episodes))
         num_ended = len(block.episodes)
@@ -121,8 +122,8 @@ def measure_act(builder: Builder, config: Settled, weights: Weights) -> ActCost:
     """The cost of acting per call and per column, including the collector's work."""
     policy = builder.make_policy(config, weights)
     seconds = [time_act(policy, builder.spec, size) for size in _BATCHES]
-    row_s = max(0.0, (seconds[1] - seconds[0]) / (_BATCHES[1] - _BATCHES[0]))
-    return ActCost(seconds[0] - row_s + _COLLECT_CALL_S, row_s + _COLLECT_ROW_S)
+    column_s = max(0.0, (seconds[1] - seconds[0]) / (_BATCHES[1] - _BATCHES[0]))
+    return ActCost(seconds[0] - column_s + _COLLECT_CALL_S, column_s + _COLLECT_ROW_S)
 
 
 def time_act(policy: ActingPolicy, spec: EnvSpec, size: int) -> float:
@@ -132,7 +133,7 @@ def time_act(policy: ActingPolicy, spec: EnvSpec, size: int) -> float:
     noise = np.full((size, spec.action.num_stored), 0.5, np.float32)
     inputs = (obs, mask, noise, policy.initial_state(size))
     policy.act(*inputs)
-    return min(_time(lambda: policy.act(*inputs)) for _ in range(10))
+    return min(time_call(lambda: policy.act(*inputs)) for _ in range(10))
 
 
 def rehearse(builder: Builder, config: Settled, seconds: float) -> float:
@@ -142,7 +143,7 @@ def rehearse(builder: Builder, config: Settled, seconds: float) -> float:
     vec, collector, blocks = builder.make_collector(config)
     with vec:
         learner.prime(measure_collect(collector, learner.weights(), prime_steps(config)).obs)
-        train = overlap.run if config.compute.overlap == "on" else loop.run
+        train = loop.run_overlapping if config.compute.overlap == "on" else loop.run
         updates = train(collector, learner, blocks, 1 << 62, _never)
         first, begun = next(updates).step, time.perf_counter()
         rate = elapsed = 0.0
@@ -150,12 +151,6 @@ def rehearse(builder: Builder, config: Settled, seconds: float) -> float:
             step, elapsed = next(updates).step, time.perf_counter() - begun
             rate = (step - first) / elapsed
         return rate
-
-
-def _time(call: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def _never() -> bool:

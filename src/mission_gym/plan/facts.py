@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import Any
 
@@ -34,7 +34,7 @@ class ActCost:
     """The cost of choosing actions, including the collector's own work."""
 
     call_s: float = 40e-6  # per call, for any number of columns
-    row_s: float = 2e-6
+    column_s: float = 2e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,6 @@ class RunLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class LayoutTrial:
-    """A layout that was run for a moment."""
-
-    layout: RunLayout
-    collect_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class PlanInput:
     """The fixed values of a config, and the choices that the plan may make."""
 
@@ -123,7 +115,7 @@ class PlanFacts:
     act: ActCost
     updates: Sequence[UpdateCost]
     inputs: PlanInput
-    trials: Sequence[LayoutTrial] = ()
+    trials: Mapping[RunLayout, float] = field(default_factory=dict)  # seconds of collecting, measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,4 +128,3 @@ class Choice:
     memory_bytes: int
     reasons: list[str]
     changes: list[str]  # that affect learning
-    scaling: list[dict[str, Any]]  # the best layout for each number of environments, as JSON

@@ -16,7 +16,7 @@ from mission_gym.errors import ConfigError
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.facts import EnvFacts, PlanInput, RunLayout
 from mission_gym.policy import PolicySpec
-from mission_gym.policy.image_layers import count_parameters, feature_width
+from mission_gym.policy.layout import count_parameters, feature_width
 from mission_gym.procs import MachineFacts, read_machine
 from mission_gym.rollout.blocks import block_bytes
 from mission_gym.rollout.play import count_playing

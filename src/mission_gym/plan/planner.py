@@ -44,8 +44,7 @@ def choose(facts: PlanFacts) -> Choice:
         near = [each for each in near if rates[each] >= KNEE * rates[chosen]]
         chosen = min(near, key=lambda each: each.num_workers)
     home = inputs.previous if inputs.previous in rates else inputs.default
-    tried = {trial.layout for trial in facts.trials}
-    margin = MARGIN if {chosen, home} <= tried else MODEL_MARGIN
+    margin = MARGIN if {chosen, home} <= facts.trials.keys() else MODEL_MARGIN
     if home in rates and rates[chosen] < margin * rates[home]:
         chosen = home
     return Choice(
@@ -55,7 +54,6 @@ def choose(facts: PlanFacts) -> Choice:
         memory_bytes=predict_memory(facts.env, inputs, chosen),
         reasons=_explain(facts, chosen, update, rates),
         changes=_list_changes(inputs.default, chosen),
-        scaling=make_scaling(facts, update),
     )
 
 
@@ -110,16 +108,16 @@ def list_scaling(facts: PlanFacts, update: UpdateCost) -> list[RunLayout]:
 
 
 def make_scaling(facts: PlanFacts, update: UpdateCost) -> list[dict[str, Any]]:
-    """The scaling table, with the knee marked. tried: whether that layout was run, or is predicted."""
+    """The best layout for each number of environments as JSON, with the knee marked. tried: whether that
+    layout was run, or is predicted."""
     machine, env, inputs = facts.machine, facts.env, facts.inputs
-    tried = {trial.layout for trial in facts.trials}
     points = [
         each.document()
         | {
             "steps_per_s": predict_rate(facts, each, update),
             "memory_bytes": predict_memory(env, inputs, each),
             "fits": fits(machine, env, inputs, each),
-            "tried": each in tried,
+            "tried": each in facts.trials,
         }
         for each in list_scaling(facts, update)
     ]
@@ -214,10 +212,10 @@ def predict_collect_s(facts: PlanFacts, layout: RunLayout) -> float:
     Without such a trial all of them correct it: other programs on the machine slow every layout down.
     """
     modelled = model_collect_s(facts, layout)
-    ratios = {trial: trial.collect_s / model_collect_s(facts, trial.layout) for trial in facts.trials}
-    near = [trial for trial in ratios if trial.layout.backend == layout.backend]
+    ratios = {tried: taken / model_collect_s(facts, tried) for tried, taken in facts.trials.items()}
+    near = [tried for tried in ratios if tried.backend == layout.backend]
     if near:
-        return modelled * ratios[min(near, key=lambda trial: _distance(trial.layout, layout))]
+        return modelled * ratios[min(near, key=lambda tried: _distance(tried, layout))]
     return modelled * exp(fmean(log(ratio) for ratio in ratios.values())) if ratios else modelled
 
 
@@ -231,11 +229,11 @@ def model_collect_s(facts: PlanFacts, layout: RunLayout) -> float:
     n_envs, num_steps, num_workers = layout.n_envs, layout.n_steps_per_env, layout.num_workers
     cpu_s = env.step_s * env.cpu_share
     wait_s = env.step_s - cpu_s
-    act_s = act.row_s * layout.num_agents  # per environment
+    act_s = act.column_s * layout.num_agents  # per environment
     per_worker = -(-n_envs // num_workers)
     if layout.backend.for_waiting:
         # A group waits together, as long as its slowest environment; computing takes turns.
-        group, env_s = layout.backend.group_rows(per_worker), cpu_s + act_s + layout.backend.turn_s
+        group, env_s = layout.backend.group_size(per_worker), cpu_s + act_s + layout.backend.turn_s
         longest_s = wait_s * (1.0 + env.spread * sqrt(2.0 * log(max(group, 2))))
         busy_s = (act.call_s * per_worker / group + per_worker * env_s) * max(1.0, num_workers / cores)
         turn_s = max(longest_s + act.call_s + group * env_s, busy_s)

@@ -18,7 +18,7 @@ from mission_gym.data import EnvSpec, Fact
 from mission_gym.errors import ConfigError, DeviceMemoryError
 from mission_gym.learner.contract import Algorithm
 from mission_gym.plan.cache import make_key, read_plan, write_plan
-from mission_gym.policy.image_layers import count_work
+from mission_gym.policy.layout import count_work
 from mission_gym.procs import read_machine, usable_cores
 from mission_gym.procs.machine import count_threads, measure_use, read_thread_cap, versions
 from mission_gym.vector.record import Backend
@@ -275,11 +275,11 @@ def describe_setup(config: Settled, spec: EnvSpec) -> str:
 def _key(config: Config, spec: EnvSpec) -> tuple[Any, ...]:
     # Field values only, so that a settled section has the key of the section it was made from.
     own = tuple(config.algorithm.model_dump().items())
-    return config.policy, own, config.compute.threads, spec.signature
+    return config.policy, own, config.num_columns, config.compute.threads, spec.signature
 
 
 def _document(config: Config, spec: EnvSpec) -> dict[str, Any]:
-    """The key of stored times, as plain values: also machine, versions and columns."""
+    """The key of stored times, as plain values: also machine and versions."""
     machine = read_machine()
     return versions() | {
         "policy": config.policy.model_dump(mode="json"),

@@ -36,7 +36,6 @@ from mission_gym.plan.env_costs import mean_memory, measure_env
 from mission_gym.plan.facts import (
     Choice,
     EnvFacts,
-    LayoutTrial,
     PlanFacts,
     PlanInput,
     RunLayout,
@@ -229,15 +228,15 @@ class Tuner:
         for layout in shortlist(facts, num_trials)[2:]:
             facts = self._try(facts, layout)
         choice, num_tried = choose(facts), -1
-        while not _is_tried(facts, choice.layout) and len(facts.trials) > num_tried:
+        while choice.layout not in facts.trials and len(facts.trials) > num_tried:
             num_tried = len(facts.trials)
             facts = self._try(facts, choice.layout)
             choice = choose(facts)
         for layout in list_scaling(facts, choice.update) if self._budget_s >= _LONG_S else ():
             # Only for the scaling table: the choice is made.
-            if not _is_tried(facts, layout) and fits(self._machine, facts.env, facts.inputs, layout):
+            if layout not in facts.trials and fits(self._machine, facts.env, facts.inputs, layout):
                 facts = self._try(facts, layout)
-        return self._finish(facts, replace(choice, scaling=make_scaling(facts, choice.update)))
+        return self._finish(facts, choice)
 
     def _measure_facts(self, setup: LearnerSetup, threads: int) -> PlanFacts:
         """Measure the environment, acting and the default learner setup."""
@@ -302,7 +301,7 @@ class Tuner:
             env = replace(env, worker_bytes=max(own, 0))
         if layout.backend.own_vector_form:
             env = replace(env, step_s=collect_s)
-        return replace(facts, env=env, trials=(*facts.trials, LayoutTrial(layout, collect_s)))
+        return replace(facts, env=env, trials={**facts.trials, layout: collect_s})
 
     def _compare_acting(self, choice: Choice, config: Settled) -> tuple[str, str] | None:
         """The faster acting form of an MLP if an accelerator learns, and the measured times; None if the form
@@ -355,13 +354,17 @@ class Tuner:
             "reasons": reasons,
             "layout": choice.layout.document(),
             "steps_per_s": rate,
-            "scaling": [each | {"steps_per_s": each["steps_per_s"] * gain} for each in choice.scaling],
+            "scaling": [
+                point | {"steps_per_s": point["steps_per_s"] * gain}
+                for point in make_scaling(facts, choice.update)
+            ],
             "measured": {
                 "env": asdict(facts.env),
                 "act": asdict(facts.act),
                 "updates": [asdict(each) for each in facts.updates],
                 "trials": [
-                    {"layout": each.layout.document(), "collect_s": each.collect_s} for each in facts.trials
+                    {"layout": layout.document(), "collect_s": collect_s}
+                    for layout, collect_s in facts.trials.items()
                 ],
                 "rehearsed": rehearsed,
             },
@@ -372,10 +375,6 @@ class Tuner:
 
     def _left_s(self) -> float:
         return self._budget_s - (time.perf_counter() - self._start)
-
-
-def _is_tried(facts: PlanFacts, layout: RunLayout) -> bool:
-    return any(trial.layout == layout for trial in facts.trials)
 
 
 def _guess_rate(builder: Builder, resolved: Resolved) -> float | None:

@@ -1,8 +1,8 @@
 """Policies: EnvSpec and arrays in, ActOut out; a NumPy form and a torch form of the same weights.
 
-`layout` describes a policy. `encoding` turns observation leaves into network inputs, with the normaliser.
-`numpy_forms` and `torch_forms` are the networks. `sampling` turns their outputs into actions. `trunks` reads
-images and sequences before the hidden layers; `image_layers` counts those layers without torch. `transfer`
+`layout` describes a policy, and counts the layers for images without torch. `encoding` turns observation
+leaves into network inputs, with the normaliser. `numpy_forms` and `torch_forms` are the networks. `sampling`
+turns their outputs into actions. `trunks` reads images and sequences before the hidden layers. `transfer`
 moves arrays to a device and back.
 """
 

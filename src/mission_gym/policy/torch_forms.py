@@ -55,7 +55,7 @@ class TorchMemory(NamedTuple):
     starts: Tensor  # bool [T, C]: an episode starts here, so memory is reset before the step
 
 
-class Actor(nn.Module):
+class ActorNetwork(nn.Module):
     """The acting network: trunk, hidden layers and outputs. seed: None leaves weights to be loaded."""
 
     log_std: nn.Parameter | None
@@ -86,7 +86,7 @@ class Actor(nn.Module):
         return cast(tuple[Tensor, Tensor], self.trunk(flat, shaped))
 
 
-class ActorCritic(Actor):
+class ActorCritic(ActorNetwork):
     """An actor and a critic with separate hidden layers; a trunk is shared."""
 
     def __init__(self, spec: PolicySpec, seed: int | None) -> None:
@@ -251,7 +251,7 @@ class TorchPolicy(TorchActing):
     """The form `actor`: samples actions from the actor's outputs."""
 
     def __init__(self, spec: PolicySpec, device: str = "cpu") -> None:
-        self._model = Actor(spec.actor_inputs, seed=None)
+        self._model = ActorNetwork(spec.actor_inputs, seed=None)
         super().__init__(spec, self._model, device)
         self._sampler = Sampler(spec.action)
         self._log_std: Array | None = None

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from mission_gym.data import LeafSpec
 from mission_gym.errors import ConfigError, describe
 from mission_gym.policy.encoding import Encoder
-from mission_gym.policy.image_layers import (
+from mission_gym.policy.layout import (
     ELEMENT_WIDTH,
+    PolicySpec,
     conv_layers,
     feature_width,
     image_shape,
     is_bytes,
 )
-from mission_gym.policy.layout import PolicySpec
 
 Inputs = tuple[Tensor, tuple[Tensor, ...]]  # flat [N, F]; images [N, C, H, W] and sequences [N, L, E]
 LeafSpecs = tuple[LeafSpec, ...]

@@ -171,7 +171,7 @@ class ActorPool:
         actors.handle, actors.better, actors.squeezed = actors.better, None, False
         self.notes.append(f"shard {shard} of the environments has its own CPUs again")
 
-    def forgive(self, shard: int) -> None:
+    def reset_failures(self, shard: int) -> None:
         """Reset the failure count of a shard that delivered a segment."""
         self._budget.forget(shard)
 

@@ -57,7 +57,7 @@ def _collect_on_cluster(source: Source, spec: EnvSpec, seed_of: SeedOf, request:
     for ids in shards:
         if not callable(source.factory):
             sent = replace(sent, factory=source.factory[ids.start : ids.stop])
-        own = request._replace(num_envs=len(ids), num_blocks=1, first_row=ids.start * spec.num_agents)
+        own = request._replace(num_envs=len(ids), num_blocks=1, first_column=ids.start * spec.num_agents)
         setups.append((ids.start, partial(make_shard, sent, spec, own)))
     pool = ActorPool(
         source.cluster, Shard, setups, source.actor_workers, options.limits, needs_all=not request.first_ready

@@ -62,7 +62,6 @@ class Node(NamedTuple):
     num_cpus: int
     num_gpus: int
     memory_bytes: int
-    store_bytes: int
     is_here: bool  # it is this machine
 
 
@@ -110,15 +109,13 @@ def plan_upload(folder: Path) -> Upload:
 class Cluster:
     """This process's connection to a cluster; `open_cluster` makes it."""
 
-    def __init__(
-        self, address: str | None, num_cpus: int | None, *, dashboard: bool = False, folder: str = ""
-    ) -> None:
+    def __init__(self, address: str | None, num_cpus: int | None, *, folder: str = "") -> None:
         self.ray = load_ray()
         self.is_own = address is None
         self._is_lost, self._checked = False, time.monotonic()
         # Other machines lack the user's folder.
         self.upload = plan_upload(Path(folder)) if folder and address is not None else None
-        head = None if address is not None else _Head(num_cpus or usable_cores(), dashboard=dashboard)
+        head = None if address is not None else _Head(num_cpus or usable_cores())
         self._end = weakref.finalize(self, _leave, self.ray, head)  # also at the end of the interpreter
         try:
             if head is not None:
@@ -161,11 +158,9 @@ _running: weakref.WeakValueDictionary[str, Cluster] = weakref.WeakValueDictionar
 _lock = threading.Lock()
 
 
-def open_cluster(
-    address: str | None = None, *, num_cpus: int | None = None, dashboard: bool = False, folder: str = ""
-) -> Cluster:
-    """Start a cluster, connect to one, or share the existing connection. num_cpus, dashboard: of a cluster
-    that is started. folder: the user's code to upload to a running one."""
+def open_cluster(address: str | None = None, *, num_cpus: int | None = None, folder: str = "") -> Cluster:
+    """Start a cluster, connect to one, or share the existing connection. num_cpus: of a cluster that is
+    started. folder: the user's code to upload to a running one."""
     with _lock:
         key = address or ""
         for lost in [each for each in _running.values() if not each.is_closed and each.is_lost()]:
@@ -178,7 +173,7 @@ def open_cluster(
                 "this process is connected to another Ray cluster; leave that one first, or use its address"
                 " [--ray-address]"
             )
-        made = _running[key] = Cluster(address, num_cpus, dashboard=dashboard, folder=folder)
+        made = _running[key] = Cluster(address, num_cpus, folder=folder)
         return made
 
 
@@ -231,7 +226,7 @@ class _Head:
     """A cluster of this machine alone, as a command below a subreaper, which ends all of Ray's processes and
     removes its folder, however we end."""
 
-    def __init__(self, num_cpus: int, *, dashboard: bool) -> None:
+    def __init__(self, num_cpus: int) -> None:
         short = "/tmp" if os.path.isdir("/tmp") else None  # paths of sockets must be short
         folder = tempfile.mkdtemp(prefix="mission-gym-ray-", dir=short)
         least, most = _STORE_BYTES
@@ -244,7 +239,7 @@ class _Head:
             sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0",
             f"--num-cpus={num_cpus}", f"--object-store-memory={store_bytes}", f"--temp-dir={folder}",
             "--min-worker-port=0", "--max-worker-port=0", f"--ray-client-server-port={client_port}",
-            f"--include-dashboard={dashboard}", "--include-log-monitor=false", "--disable-usage-stats",
+            "--include-dashboard=False", "--include-log-monitor=false", "--disable-usage-stats",
         ]  # fmt: skip
         self._process = start_command(
             words, folder=folder, separate_stderr=False, variables=_VARIABLES | self.variables
@@ -358,9 +353,9 @@ def read_token(ray: ModuleType) -> None:
 
 def _describe(node: dict[str, Any], here: str) -> Node:
     name, host = node["NodeID"], node["NodeManagerHostname"]
-    resources = ("CPU", "GPU", "memory", "object_store_memory")
-    cpus, gpus, memory, store = (int(node["Resources"].get(each, 0)) for each in resources)
-    return Node(name, host, cpus, gpus, memory, store, name == here)
+    resources = ("CPU", "GPU", "memory")
+    cpus, gpus, memory = (int(node["Resources"].get(each, 0)) for each in resources)
+    return Node(name, host, cpus, gpus, memory, name == here)
 
 
 @contextlib.contextmanager

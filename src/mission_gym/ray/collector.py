@@ -25,7 +25,7 @@ from mission_gym.ray.shard import Beginning, ShardOrder, ShardReport, unpack_rep
 from mission_gym.rollout.blocks import make_block, pack_block
 from mission_gym.rollout.collector import POLL_S
 from mission_gym.rollout.make import CollectRequest
-from mission_gym.rollout.remote import Part, RemoteCollector
+from mission_gym.rollout.remote import RemoteCollector, RemotePart
 from mission_gym.vector.arrays import make_step_arrays
 from mission_gym.vector.base import ResetOptions, SeedOf, Vector
 from mission_gym.vector.pool import LostReply
@@ -157,7 +157,7 @@ class ClusterVec(Vector):
 
 
 @dataclass(slots=True, eq=False)
-class _ShardPart(Part):
+class _ShardPart(RemotePart):
     """The only part of a shard."""
 
     needs_memory: bool = True  # the next order carries the policy's memory
@@ -172,7 +172,7 @@ class ClusterCollector(RemoteCollector[_ShardPart]):
     transfer_s = 1.0
 
     def __init__(self, vec: ClusterVec, spec: EnvSpec, request: CollectRequest) -> None:
-        initial = request.make_policy().initial_state(vec.num_rows)
+        initial = request.make_policy().initial_state(vec.num_columns)
         parts = [
             [_ShardPart(shard, ids, slice(ids.start * vec.per_env, ids.stop * vec.per_env))]
             for shard, ids in enumerate(vec.shards)
@@ -193,12 +193,12 @@ class ClusterCollector(RemoteCollector[_ShardPart]):
             part.needs_memory = True
 
     def make_short(self, num_steps: int) -> Block:
-        return make_block(self.spec, num_steps, self.vec.num_rows, state=self.memory)
+        return make_block(self.spec, num_steps, self.vec.num_columns, state=self.memory)
 
     def metrics(self) -> dict[str, float]:
         """Also how many shards have an actor."""
         running, squeezed = self.vec.pool.count_running()
-        values = {"machine/actors": float(running), "machine/actors_squeezed": float(squeezed)}
+        values = {"machine/actors": float(running), "machine/actors_without_cpus": float(squeezed)}
         return super().metrics() | values
 
     def take_notes(self) -> list[str]:
@@ -248,7 +248,7 @@ class ClusterCollector(RemoteCollector[_ShardPart]):
     def _add(self, part: _ShardPart, report: ShardReport) -> None:
         """Write a report to its segment, or to a new one of first-ready blocks."""
         self.vec.note_restarts(part.owner, report.num_restarts)
-        self.vec.pool.forgive(part.owner)
+        self.vec.pool.reset_failures(part.owner)
         for own, given in zip(self.memory, report.memory, strict=True):
             own[part.columns] = given
         if self._first_ready:

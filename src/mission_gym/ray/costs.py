@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mission_gym.clock import time_call
 from mission_gym.ray.cluster import Cluster, Node, check_versions, node_versions, open_cluster
 
 _LARGE = 8 << 20  # bytes of the object that shows the cost per byte
@@ -81,12 +82,7 @@ def _time_get(ray: Any, actor: Any) -> float:
 def _time(call: Callable[[], object], repeats: int = _REPEATS) -> float:
     """The median number of seconds of a call; the first call is not counted."""
     call()
-    taken = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - start)
-    return median(taken)
+    return median(time_call(call) for _ in range(repeats))
 
 
 def _place_on(cluster: Cluster, node: Node) -> dict[str, Any]:

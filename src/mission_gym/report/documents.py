@@ -17,9 +17,8 @@ from mission_gym.report.formats import MISSING
 from mission_gym.store.checkpoints import list_checkpoints
 from mission_gym.store.evals import rank_best, read_evals
 from mission_gym.store.groups import list_groups
-from mission_gym.store.lineage import Lineage, read_lineage
 from mission_gym.store.resolve import list_runs
-from mission_gym.store.rundir import RunDir, View, list_fields
+from mission_gym.store.rundir import Lineage, RunDir, View, list_fields, read_lineage
 from mission_gym.store.tables import MetricsLog
 
 Say = Callable[[str], None]

@@ -69,7 +69,9 @@ def _describe_job(group: GroupDir, job: Job, read_status: ReadStatus) -> dict[st
             state = "running" if job.run is not None and is_own and now != "starting" else state
         else:  # until a supervisor notices
             has_ended = is_own and now in ENDED
-            state, cause = (str(now), status.get("cause", "")) if has_ended else ("failed", "process gone")
+            state, cause = (
+                (str(now), status.get("cause", "")) if has_ended else ("failed", "the process was killed")
+            )
     return {
         "name": job.name,
         "state": state,

@@ -301,9 +301,8 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     metrics = [result.get("metrics", {}) for result in documents]
     for name in dict.fromkeys(name for each in metrics for name in each):
         found = [each.get(name) for each in metrics]
-        if any(each["mean"] for each in found if each):  # others never happened
-            cells = ({f"x_{part}": value for part, value in (each or {}).items()} for each in found)
-            table.add_row(name, *(show_interval(each, "x") if each else MISSING for each in cells))
+        cells = ({f"x_{part}": value for part, value in (each or {}).items()} for each in found)
+        table.add_row(name, *(show_interval(each, "x") if each else MISSING for each in cells))
     for kind in dict.fromkeys(kind for result in documents for kind in result.get("agents", {})):
         types = [result.get("agents", {}).get(kind) for result in documents]
         shown = (show_interval(each, "return") if each else MISSING for each in types)

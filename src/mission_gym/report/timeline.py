@@ -16,9 +16,9 @@ from rich.text import Text
 from mission_gym.clock import ROLES
 from mission_gym.report.formats import show_duration, show_gb, show_number, show_rate
 from mission_gym.report.tables import list_verdict, make_pairs, make_table
+from mission_gym.store.files import Count, Record, Str, validate
 from mission_gym.store.rundir import RunDir, Verdict
 from mission_gym.store.tables import MetricsLog
-from mission_gym.store.validation import Count, Record, Str, validate
 
 Row = Mapping[str, Any]
 _MEANINGS = {

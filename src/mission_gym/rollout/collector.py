@@ -23,12 +23,14 @@ from mission_gym.rollout.blocks import (
     add_final,
     clear_columns,
     make_block,
+    read_obs,
     sort_episodes,
     sort_finals,
     store_state,
     truncate_column,
+    write_obs,
+    write_obs_at,
 )
-from mission_gym.rollout.frames import read_obs, write_obs, write_obs_at
 from mission_gym.streams import Streams
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class ActingPolicy(Protocol):
 class SteppingVector(Protocol):
     """The methods of a vector that a Collector uses."""
 
-    num_rows: int
+    num_columns: int
 
     def reset(self) -> StepBatch: ...
 
@@ -121,7 +123,7 @@ class BlockCollector(ABC):
 class Collector(BlockCollector):
     """Steps one vector with one policy: `start` or `continue_from` first, then `fill` block after block.
 
-    acting_rows: rows of a group; None for all. first_row: of this vector, if it is a part of another one.
+    acting_rows: rows of a group; None for all. first_column: of this vector, if it is a part of another one.
     memory: arrays for the policy's running state; None to make them.
     """
 
@@ -132,21 +134,21 @@ class Collector(BlockCollector):
         spec: EnvSpec,
         seed: int,
         acting_rows: int | None = None,
-        first_row: int = 0,
+        first_column: int = 0,
         memory: Leaves | None = None,
     ) -> None:
-        initial = policy.initial_state(vec.num_rows)
-        super().__init__(policy.initial_state(vec.num_rows) if memory is None else memory, initial)
-        self._previous_memory = policy.initial_state(vec.num_rows)  # before the last action
+        initial = policy.initial_state(vec.num_columns)
+        super().__init__(policy.initial_state(vec.num_columns) if memory is None else memory, initial)
+        self._previous_memory = policy.initial_state(vec.num_columns)  # before the last action
         self.vec = vec
         self.policy = policy
         self.spec = spec
         self._batch: StepBatch | None = None
-        size = acting_rows or vec.num_rows
-        self._columns = np.arange(vec.num_rows)
-        starts = range(0, vec.num_rows, size)
-        self._groups = [slice(start, min(start + size, vec.num_rows)) for start in starts]
-        self._seed, self._group_ids = seed, [(first_row + start) // size for start in starts]
+        size = acting_rows or vec.num_columns
+        self._columns = np.arange(vec.num_columns)
+        starts = range(0, vec.num_columns, size)
+        self._groups = [slice(start, min(start + size, vec.num_columns)) for start in starts]
+        self._seed, self._group_ids = seed, [(first_column + start) // size for start in starts]
         self._streams = Streams()
 
     def load(self, weights: Weights) -> None:
@@ -160,7 +162,7 @@ class Collector(BlockCollector):
         self._batch = batch
 
     def make_short(self, num_steps: int) -> Block:
-        return make_block(self.spec, num_steps, self.vec.num_rows, state=self.memory)
+        return make_block(self.spec, num_steps, self.vec.num_columns, state=self.memory)
 
     def _fill(self, block: Block, number: int, stop: Callable[[], bool]) -> bool:
         """The whole block is one segment."""

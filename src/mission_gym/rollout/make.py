@@ -24,7 +24,7 @@ class CollectRequest(NamedTuple):
     first_ready: bool
     make_policy: Callable[[], Any]  # without weights
     is_portable: bool = True  # whether the policy can act in another process
-    first_row: int = 0  # of these environments in a larger vector, which draws the noise
+    first_column: int = 0  # of these environments in a larger vector, which draws the noise
 
 
 Collected: TypeAlias = "tuple[Vector, BlockCollector, list[Block]]"  # the caller closes the vector

@@ -78,18 +78,18 @@ def play(
     The vector's seeds come from `seed_of_suite`. Sampled play draws its noise from a fixed stream. Failed
     episodes are left out.
     """
-    num_envs, num_rows = vec.num_envs, vec.num_rows
+    num_envs, num_columns = vec.num_envs, vec.num_columns
     episodes: dict[int, Episode] = {}
     batch = vec.reset()
     obs, mask = tuple(leaf.copy() for leaf in batch.obs), None if batch.mask is None else batch.mask.copy()
-    initial, state = actor.initial_state(num_rows), actor.initial_state(num_rows)
+    initial, state = actor.initial_state(num_columns), actor.initial_state(num_columns)
     rng = generator("play")
     active = list(range(num_envs))
     num_ended = num_steps = 0
     while active:
         if stop():
             return None
-        noise = draw_noise(spec.action, rng, 1, num_rows)[0] if explore else None
+        noise = draw_noise(spec.action, rng, 1, num_columns)[0] if explore else None
         actions, state = actor.act(obs, mask, noise, state)
         if vec.rows_step_alone:
             vec.send(actions[rows_of(active, vec.per_env)], active)

@@ -42,7 +42,7 @@ from mission_gym.vector.workers import WorkersVec, failed_episode
 
 
 @dataclass(slots=True, eq=False)
-class Part:
+class RemotePart:
     """Environments that are stepped together elsewhere, and the segment that they fill."""
 
     owner: int  # the worker or actor that has them
@@ -52,7 +52,7 @@ class Part:
     num_pending: int = 0  # orders under way
 
 
-P = TypeVar("P", bound=Part)
+P = TypeVar("P", bound=RemotePart)
 
 
 class RemoteCollector(BlockCollector, Generic[P]):
@@ -276,7 +276,7 @@ class RemoteCollector(BlockCollector, Generic[P]):
 
 
 @dataclass(slots=True, eq=False)
-class _WorkerPart(Part):
+class _WorkerPart(RemotePart):
     """A part in a worker process; its segment is in shared memory."""
 
     index: int = 0  # in the worker
@@ -304,11 +304,11 @@ class WorkerCollector(RemoteCollector[_WorkerPart]):
         self._written = 0  # serial number of the weights in shared memory
         self._known: dict[int, int] = {}  # serial number of the weights of each worker
         if first_ready:
-            self.blocks = (make_block(spec, self.blocks[0].num_steps, vec.num_rows, state=initial),)
+            self.blocks = (make_block(spec, self.blocks[0].num_steps, vec.num_columns, state=initial),)
 
     def make_short(self, num_steps: int) -> Block:
         """The first steps of a shared block: empty it before the whole one is filled."""
-        return slice_block(self.blocks[0], num_steps, slice(0, self.vec.num_rows))
+        return slice_block(self.blocks[0], num_steps, slice(0, self.vec.num_columns))
 
     def _prepare(self, block: Block, number: int) -> None:
         assert self._weights is not None

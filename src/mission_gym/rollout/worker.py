@@ -51,10 +51,10 @@ def extend_workers(spec: EnvSpec, request: CollectRequest) -> WorkerExtension:
 
 
 def _carve(spec: EnvSpec, request: CollectRequest, allocate: Allocate) -> SharedRollout:
-    policy, num_rows = request.make_policy(), request.num_envs * spec.num_agents
-    initial = policy.initial_state(num_rows)
+    policy, num_columns = request.make_policy(), request.num_envs * spec.num_agents
+    initial = policy.initial_state(num_columns)
     blocks = [
-        make_block(spec, request.num_steps, num_rows, allocate, initial) for _ in range(request.num_blocks)
+        make_block(spec, request.num_steps, num_columns, allocate, initial) for _ in range(request.num_blocks)
     ]
     weights = {name: allocate(shape, dtype) for name, (shape, dtype) in policy.shapes().items()}
     memory = tuple(allocate(array.shape, array.dtype) for array in initial)
@@ -114,7 +114,7 @@ class CollectService(Service):
                 setup.spec,
                 request.seed,
                 request.acting_rows,
-                first_row=request.first_row + columns.start,
+                first_column=request.first_column + columns.start,
                 memory=tuple(array[columns] for array in self._rollout.memory),
             )
             for envs, columns in zip(parts, self._columns, strict=True)

@@ -104,8 +104,8 @@ def judge_shares(rows: Sequence[Row]) -> str | None:
     for term in rows[-1]:
         if all(row.get(term, 0.0) > MAX_SHARE for row in rows[-NUM_ROWS:]):
             return (
-                f"the reward term {term!r} makes {100 * rows[-1][term]:.0f} % of the reward, so the others "
-                "teach nothing: lower its weight or raise theirs"
+                f"the reward term {term!r} accounts for {100 * rows[-1][term]:.0f} % of the reward, so the "
+                "policy hardly learns from the others: lower its weight or raise theirs"
             )
     return None
 
@@ -125,7 +125,7 @@ def judge_evaluations(results: Sequence[Row], outcome: str) -> str | None:
     return (
         f"over {NUM_EVALUATIONS} evaluations the return rose from {first['return_mean']:.4g} to "
         f"{last['return_mean']:.4g}, but {outcome} did not ({100 * first['rate']:.0f} % -> "
-        f"{100 * last['rate']:.0f} %): the reward pays for something else; check the reward shares"
+        f"{100 * last['rate']:.0f} %): the reward favours something else; check the reward shares"
     )
 
 

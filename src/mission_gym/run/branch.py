@@ -38,8 +38,8 @@ from mission_gym.run.snapshot import count_episodes, learned_steps, learner_arra
 from mission_gym.run.stages import EnvSource, pick_common, read_files
 from mission_gym.run.start import begin
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
-from mission_gym.store.lineage import Lineage, pin, read_lineage
 from mission_gym.store.resolve import RunRef, checkpoint_for
+from mission_gym.store.rundir import Lineage, pin, read_lineage
 from mission_gym.store.trusted import find_data_folders
 
 _ENV_PATHS = ("env.env_id", "env.env_kwargs", "env.wrap")
@@ -110,9 +110,9 @@ def branch_run(
         Prepared(environment.with_backend(resolved.settled), resolved, notes),
         listener,
         source=source,
-        parentage=Lineage("", "", ref.run.name, str(ref.run.path), info.step),
+        parentage=Lineage("", ref.run.name, str(ref.run.path), info.step),
         start=step,
-        inspect=partial(refuse_misfits, checkpoint, parent, resolved),
+        inspect=partial(check_weights_fit, checkpoint, parent, resolved),
     ) as session:
         pin(ref.run, info.step, session.run.name)
         same_stages = parent.config.env.curriculum == resolved.config.env.curriculum
@@ -125,6 +125,11 @@ def _refuse_changes(ref: RunRef, parent: Resolved, child: Resolved, step: int) -
     if child.config.vector.n_envs == "auto":
         raise UsageError(
             "n_envs=auto is for new runs; a branch keeps its parent's or gets a number [--n-envs]"
+        )
+    for name in child.config.algorithm.open_names():
+        raise UsageError(
+            f"{name}=auto is for new runs; a branch keeps its parent's or gets a number"
+            f" [{child.sources[f'{child.config.run.algo}.{name}']}]"
         )
     keys = [set(each.config.policy.critic_keys) for each in (parent, child)]
     if keys[0] != keys[1]:
@@ -206,7 +211,7 @@ def load_parent(checkpoint: Checkpoint, session: Session, *, same_stages: bool) 
     session.begin_at(learner.step, episode_offset=count_episodes(checkpoint), stages=stages)
 
 
-def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:
+def check_weights_fit(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved, learner: Learner) -> None:
     """Raise ConfigError with the changed fields and the arrays that do not fit the child's network."""
     wanted, stored = _pick_networks(learner.arrays()), _pick_networks(learner_arrays(checkpoint))
     problems = []
@@ -219,10 +224,12 @@ def refuse_misfits(checkpoint: Checkpoint, parent: Resolved, resolved: Resolved,
         elif ours.shape != theirs.shape:
             problems.append(f"{name}: {list(theirs.shape)} in the checkpoint, {list(ours.shape)} now")
     if problems:
+        sections = ("policy.", f"{resolved.config.run.algo}.")
         changed = [
             f"{path}: {parent.config.value(path)} -> {resolved.config.value(path)}"
-            for path in (*_ENV_PATHS, "policy.network_arch", "policy.network", "policy.normalize_obs")
-            if parent.config.value(path) != resolved.config.value(path)
+            for path in parent.sources
+            if (path in _ENV_PATHS or path.startswith(sections))
+            and parent.config.value(path) != resolved.config.value(path)
         ] or ["the environment's spaces changed"]
         raise ConfigError(["the weights do not fit the branch:", *changed, *problems])
 

@@ -6,9 +6,7 @@ config.yaml is noticed.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -19,7 +17,6 @@ from mission_gym.config.layers import Resolved, format_config
 from mission_gym.config.schema import Config
 from mission_gym.store.checkpoints import Checkpoint
 from mission_gym.store.files import write_atomic
-from mission_gym.store.lineage import read_lineage, write_lineage
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.sinks import list_trackers
 from mission_gym.vector.backends import BACKENDS, load_backend
@@ -44,15 +41,9 @@ resolve = partial(layers.resolve, schema())
 read_config = partial(layers.read_config, schema())
 
 
-def config_hash(config: Config) -> str:
-    """A hash of all values that can change a number."""
-    return hashlib.sha256(json.dumps(store_config(config), sort_keys=True).encode()).hexdigest()[:16]
-
-
 def write_config(run: RunDir, resolved: Resolved) -> None:
-    """Write config.yaml, and its hash into the existing lineage."""
+    """Write config.yaml."""
     write_atomic(run.config_yaml, format_config(resolved))
-    write_lineage(run, replace(read_lineage(run), config_hash=config_hash(resolved.config)))
 
 
 def store_config(config: Config) -> dict[str, Any]:

@@ -33,8 +33,7 @@ from mission_gym.run.stages import (
     probe_stages,
     read_files,
 )
-from mission_gym.store.lineage import InferredLeaf, read_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import InferredLeaf, RunDir, read_lineage
 from mission_gym.store.trusted import name_tracker, permit, permit_contact, permit_kwargs, permit_request
 from mission_gym.vector.backends import (
     load_backend,

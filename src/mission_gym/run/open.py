@@ -12,8 +12,8 @@ from mission_gym.check.devices import device_memory
 from mission_gym.config.curriculum import find_stage
 from mission_gym.config.schema import Settled
 from mission_gym.data import Array, EnvSpec, Leaves, Weights
+from mission_gym.env.leaves import ObsReader
 from mission_gym.env.masks import MaskLayout
-from mission_gym.env.observations import ObsReader
 from mission_gym.env.spaces import make_action_decoder
 from mission_gym.errors import UsageError, describe
 from mission_gym.intervals import LEVEL, compare_means
@@ -25,6 +25,7 @@ from mission_gym.run.build import algorithm_of, make_loaded_policy, one_blas_thr
 from mission_gym.run.config import read_own_config
 from mission_gym.run.environment import Environment, open_run_environment
 from mission_gym.run.evaluation import EvalResult, Evaluator, Suite, policy_actor
+from mission_gym.run.snapshot import checkpoint_errors
 from mission_gym.run.stages import EnvSource
 from mission_gym.store.checkpoints import Checkpoint, load_checkpoint
 from mission_gym.store.evals import read_evals, write_eval
@@ -32,6 +33,7 @@ from mission_gym.store.resolve import RunRef, checkpoint_for
 from mission_gym.store.rundir import RunDir
 from mission_gym.streams import generator
 
+_SUITE: Suite = "report"  # the seeds that are played
 _GAP = 0.05  # between greedy and sampled play; a larger one raises a warning
 
 
@@ -73,8 +75,9 @@ def open_run(ref: RunRef, source: EnvSource = None, *, eval_stage: str | None = 
         resolved = resolved.with_values({"evaluation.eval_stage": eval_stage}, "flag --eval-stage")
     config, moved = _find_device(resolved.settled)
     environment = open_run_environment(ref.run, config, source)
-    weights = Weights.unpack(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
-    policy = make_loaded_policy(config, environment.spec, weights, acting=True)
+    with checkpoint_errors(checkpoint):
+        weights = Weights.unpack(int(checkpoint.meta["update"]), checkpoint.policy)
+        policy = make_loaded_policy(config, environment.spec, weights, acting=True)
     notes = (*damaged, *edits, *moved)
     return OpenRun(ref.run, checkpoint.step, config, environment, policy, notes, on_other_stage)
 
@@ -89,20 +92,15 @@ def _find_device(config: Settled) -> tuple[Settled, tuple[str, ...]]:
 
 
 def evaluate_run(
-    opened: OpenRun,
-    num_episodes: int,
-    *,
-    explore: bool = False,
-    suite: Suite = "report",
-    expect: Expect = expect_unseen,
+    opened: OpenRun, num_episodes: int, *, explore: bool = False, expect: Expect = expect_unseen
 ) -> tuple[dict[str, Any], list[str]]:
-    """Play the suite greedily and with sampled actions; returns the document of `eval --json` for the wanted
-    mode, and warnings. expect: shows the progress of each mode."""
+    """Play the report suite greedily and with sampled actions; returns the document of `eval --json` for the
+    wanted mode, and warnings. expect: shows the progress of each mode."""
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     actor = policy_actor(opened.policy, opened.environment.spec)
     with (
-        Evaluator(opened.environment, suite, num_episodes) as evaluator,
+        Evaluator(opened.environment, _SUITE, num_episodes) as evaluator,
         one_blas_thread(),
         device_memory(opened.config, acting=True),
     ):
@@ -121,9 +119,9 @@ def evaluate_run(
     return document, warnings
 
 
-def keep_result(opened: OpenRun, document: dict[str, Any], suite: Suite = "report") -> None:
+def keep_result(opened: OpenRun, document: dict[str, Any]) -> None:
     """Store the document of `evaluate_run` in the run's `eval/`; DiskError."""
-    name = f"{suite}-sampled" if document["mode"] == "sampled" else suite
+    name: str = f"{_SUITE}-sampled" if document["mode"] == "sampled" else _SUITE
     if opened.on_other_stage and opened.stage:
         name = f"{name}-stage{opened.stage[0]}"
     write_eval(opened.run, opened.step, name, document)

@@ -24,8 +24,7 @@ from mission_gym.errors import DiskError, RunGoneError, UsageError
 from mission_gym.run.alarms import Alarm, AlarmWatch
 from mission_gym.store.metrics import read_metrics
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.sinks import SinkContext, choose_sinks
-from mission_gym.store.sinks.stream import Stream
+from mission_gym.store.sinks import SinkContext, Stream, choose_sinks
 
 Listener = Callable[[dict[str, Any]], None]
 _WINDOW = 100  # episodes of the rolling means, as in SB3
@@ -35,7 +34,7 @@ _USER = "user/"  # prefix of the caller's own metrics
 _USER_NAME = re.compile(r"[\w.-][\w./-]{0,99}", re.ASCII)
 
 
-class Rate:
+class StepRate:
     """Steps per second of one process's work on a run: of training, of everything and of the last moment.
 
     Rows, the status, the cached plan and the screen all show these numbers.
@@ -114,7 +113,7 @@ class Recorder:
     """One run's stream of events. The first event opens its sinks, or `load_state` does at a position."""
 
     def __init__(self, run: RunDir, config: Config, spec: EnvSpec, listener: Listener) -> None:
-        self.run, self.spec, self.rate = run, spec, Rate()
+        self.run, self.spec, self.rate = run, spec, StepRate()
         self._listener = listener
         self.lock = threading.RLock()  # of the listener and of status.json, which a second thread repeats
         self._num_unheard = 0  # events that the listener failed on
@@ -153,7 +152,7 @@ class Recorder:
         self.num_episodes = state["num_episodes"]
         self.rate.elapsed_before_s = state["elapsed_s"]
         self.watch.load_state(state["watch"])
-        self._logged = dict(state.get("logged", {}))
+        self._logged = dict(state["logged"])
         self._opened = Stream(self._sinks, self._context._replace(step=step), state["offsets"])
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -185,7 +184,7 @@ class Recorder:
         if cause and cause != before:
             self.warn(f"{problem}: {error}")
         elif before and not cause:
-            self.warn(f"the disk has room again; the {kind} is written")
+            self.warn(f"the {kind} can be written again")
 
     def warn(self, message: str, **fields: Any) -> None:
         """Record a warning."""
@@ -218,7 +217,7 @@ class Recorder:
 
     def losses(self) -> dict[str, Any]:
         """Rows that sinks lost, by name, and events that the listener failed on; None for none."""
-        return {"lost_rows": self._stream.num_lost or None, "lost_words": self._num_unheard or None}
+        return {"lost_rows": self._stream.num_lost or None, "lost_events": self._num_unheard or None}
 
     def add_episodes(self, episodes: list[Episode]) -> None:
         """Add finished episodes to the stream and the rolling window; failed ones are left out."""

@@ -1,27 +1,35 @@
 """Deletions: checkpoints that retention drops, and whole runs that the user names.
 
-Planning only reads, so that a command can show the plan first; deleting takes each run's lock.
+Planning only reads, so that a command can show the plan first; deleting takes each run's lock. A run is
+removed only if we made it, and in it only files that we write, by name. Symbolic links are never followed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mission_gym.config.schema import CheckpointSection
 from mission_gym.errors import RunStateError, UsageError
 from mission_gym.run.config import read_config
+from mission_gym.store import checkpoints
 from mission_gym.store.checkpoints import CheckpointInfo, delete_checkpoint, list_checkpoints, plan_retention
 from mission_gym.store.evals import best_step
-from mission_gym.store.lineage import read_pins
-from mission_gym.store.removal import check_ours, find_own, remove_run
+from mission_gym.store.files import disk_errors, read_json
 from mission_gym.store.resolve import RunRef, find_name
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import EVAL_NAMES, OWN_NAMES, RunDir, read_pins
 from mission_gym.store.sinks import list_owned
 
 NUM_CONFIRMED = 3  # checkpoints that are evaluated again when a run ends
+_STATUS = {"state", "created", "pid", "heartbeat"}
+_PATTERNS = (
+    *(f"checkpoints/*step_*/{name}" for name in checkpoints.FILES),
+    f"eval/{EVAL_NAMES}",
+    *OWN_NAMES,  # the status and the lock come last, so that a removal that was killed can be repeated
+)
 
 
 class Deletion(NamedTuple):
@@ -109,3 +117,55 @@ def clean(deletions: Sequence[Deletion]) -> None:
                 remove_run(item.run, list_owned())
             else:
                 delete_checkpoint(item.path)
+
+
+def check_ours(run: RunDir) -> None:
+    """Raise RunStateError if the folder is not a run that we made."""
+    what = ""
+    if run.path.is_symlink() or not run.path.is_dir():
+        what = "a link" if run.path.is_symlink() else "not a folder"
+    elif not _is_file(run.path / ".lock"):
+        what = "not a run of ours: it has no .lock"
+    else:
+        with suppress(RunStateError):
+            status = read_json(run.status_json) if _is_file(run.status_json) else None
+            if isinstance(status, dict) and status.keys() >= _STATUS:
+                return
+        what = "not a run of ours: it has no status.json with a state, a pid and times"
+    raise RunStateError(f"{run.path} is {what}; nothing in it is deleted")
+
+
+def find_own(run: RunDir, of_sinks: Iterable[str]) -> list[Path]:
+    """List the files of a run that we wrote; of_sinks: globs of the files and links that sinks write."""
+    root = Path(os.path.realpath(run.path))
+    files = [path for pattern in of_sinks for path in root.glob(pattern)]
+    links = [path for path in files if path.is_symlink() and _is_direct(path.parent)]
+    with suppress(RunStateError, AttributeError, TypeError):  # without the list, the content of env/ stays
+        for name in read_json(run.env_files_json).values():
+            if name == Path(name).name:
+                copy = root / "env" / name
+                files += [copy, *copy.rglob("*")]
+    files += [path for pattern in _PATTERNS for path in root.glob(pattern)]
+    return [*links, *(path for path in dict.fromkeys(files) if path.is_file() and _is_direct(path))]
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _is_direct(path: Path) -> bool:
+    """Return whether a path leads through no symbolic link."""
+    return os.path.realpath(path) == str(path)
+
+
+def remove_run(run: RunDir, of_sinks: Collection[str]) -> None:
+    """Delete our files, then our folders that are empty; the caller holds the lock. DiskError."""
+    check_ours(run)
+    with disk_errors(run.path):
+        for path in find_own(run, of_sinks):
+            path.unlink()
+    folders = {"env", *(pattern.partition("/")[0] for pattern in (*of_sinks, *_PATTERNS) if "/" in pattern)}
+    inside = [path for path in run.path.rglob("*") if path.relative_to(run.path).parts[0] in folders]
+    for folder in [*sorted(inside, reverse=True), run.path]:
+        with suppress(OSError):  # it is a file, a link, or not empty
+            folder.rmdir()

@@ -40,21 +40,21 @@ class Saver:
         is_late = time.monotonic() - self.saved_at >= _SAVE_S and step > last
         return is_late or passed_multiple(step, last, self._context.config.checkpoints.checkpoint_freq)
 
-    def save(self, score: float | None = None, *, torn: bool = False) -> bool:
-        """Write a checkpoint and apply retention; False, with a warning, if the disk refuses it. torn: see
-        `take_snapshot`."""
+    def save(self, score: float | None = None, *, interrupted_mid_step: bool = False) -> bool:
+        """Write a checkpoint and apply retention; False, with a warning, if the disk refuses it.
+        interrupted_mid_step: see `take_snapshot`."""
         context = self._context
         learner, state, config, recorder = context.learner, context.state, context.config, context.recorder
         context.run.check_not_moved()
         folder, before = context.run.checkpoints, state.last_save
-        state.last_save = learner.step if torn else context.step
+        state.last_save = learner.step if interrupted_mid_step else context.step
         try:
             snapshot = take_snapshot(
                 learner,
                 context.collector,
                 context.blocks,
                 {"session": state.document(), "recorder": recorder.state()},
-                torn=torn,
+                interrupted_mid_step=interrupted_mid_step,
                 extras_limit=config.checkpoints.checkpoint_budget_mb * 1_000_000,
             )
             save_checkpoint(
@@ -92,7 +92,7 @@ class Saver:
             # A new checkpoint of this step keeps the score of the old one.
             infos = list_checkpoints(context.run.checkpoints)
             score = next((info.meta.get("score") for info in infos if info.step == learner.step), None)
-            self.save(score, torn=context.collector.interrupted_mid_step)
+            self.save(score, interrupted_mid_step=context.collector.interrupted_mid_step)
 
     def finish(self) -> None:
         """Delete checkpoints that were kept to be evaluated again."""

@@ -342,7 +342,7 @@ def confirm_best(
             with suppress(RunStateError):  # a damaged checkpoint is left out
                 checkpoint = load_checkpoint(info.path)
                 with checkpoint_errors(checkpoint):
-                    weights = Weights(int(checkpoint.meta.get("update", 0)), checkpoint.policy)
+                    weights = Weights.unpack(int(checkpoint.meta["update"]), checkpoint.policy)
                     policy = make_loaded_policy(config, environment.spec, weights)
                 more = evaluator.play(policy_actor(policy, environment.spec), stop=stop, see=see_own)
                 if more is None:

@@ -15,16 +15,16 @@ from mission_gym.check.devices import explain_memory
 from mission_gym.config.layers import Resolved
 from mission_gym.data import Progress
 from mission_gym.errors import DiskError, MissionGymError, RunGoneError, UsageError, describe, nearest
-from mission_gym.learner import loop, overlap
+from mission_gym.learner import loop
 from mission_gym.learner.contract import Learner
-from mission_gym.learner.loop import StopFlag, newest
+from mission_gym.learner.loop import StopFlag, current_block
 from mission_gym.procs import BoundedLog
 from mission_gym.ray.backend import leave
 from mission_gym.run.build import make_collector
 from mission_gym.run.curriculum import Progression
 from mission_gym.run.environment import Environment
 from mission_gym.run.failures import FailureKind, FailureLog
-from mission_gym.run.recorder import Listener, Rate, Recorder
+from mission_gym.run.recorder import Listener, Recorder, StepRate
 from mission_gym.run.saving import Saver
 from mission_gym.run.selection import Selection
 from mission_gym.run.signals import stop_on_signals
@@ -78,7 +78,7 @@ class Session(RunContext):
         self.failures.open()
 
     @property
-    def rate(self) -> Rate:
+    def rate(self) -> StepRate:
         return self.recorder.rate
 
     def restore(self, checkpoint: Checkpoint) -> Restored:
@@ -122,7 +122,7 @@ class Session(RunContext):
                     )
                 self._between_updates()
                 if not self._ended():
-                    train = overlap.run if config.compute.overlap == "on" else loop.run
+                    train = loop.run_overlapping if config.compute.overlap == "on" else loop.run
                     total = config.run.timesteps
                     updates = train(self.collector, self.learner, self.blocks, total, self._out_of_time)
                     for progress in self.rate.follow(updates, overlaps=self.config.compute.overlap == "on"):
@@ -333,7 +333,7 @@ class Session(RunContext):
 
     def _between_updates(self) -> None:
         """Run the evaluation and write the checkpoint that are due; after a stop, the resumed run does."""
-        if newest(self.blocks).num_filled or self.stop():
+        if current_block(self.blocks).num_filled or self.stop():
             return
         if self.selection.is_due():
             self._evaluate()

@@ -18,6 +18,7 @@ from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
 from mission_gym.errors import ConfigError, ResourceRefused
 from mission_gym.plan.costs import Builder
+from mission_gym.plan.measured import fill_measured
 from mission_gym.plan.memory import check_memory
 from mission_gym.plan.setups import (
     LearnerSetup,
@@ -72,7 +73,8 @@ def prepare_run(resolved: Resolved, source: EnvSource, say: Callable[[str], None
     """Open the environment of a new run, plan it, and settle its config. say: shows progress."""
     environment, resolved, notes, _ = open_new(resolved, source, measure_s=PROBE_S)
     with one_blas_thread():
-        tuned = tune_run(make_builder(environment, resolved), resolved, say)
+        builder = make_builder(environment, resolved)
+        tuned = fill_measured(builder, tune_run(builder, resolved, say), say)
     resolved, adapted = settle(tuned.resolved, environment)
     environment = environment.with_backend(resolved.settled)
     return Prepared(environment, resolved, [*adapted, *notes, *tuned.notes], tuned)
@@ -197,7 +199,7 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
     resolved, notes = apply_rules(resolved, start)
     spec, algorithm = environment.spec, algorithm_of(resolved.config)
     resolved = _fill(resolved, {"vector.vector": environment.backend.name})
-    if problems := find_misfits(resolved, environment):
+    if problems := find_unusable_values(resolved, environment):
         raise ConfigError(problems)
     backend = load_backend(resolved.config.vector.vector)
     layout = algorithm.layout(resolved.config, spec)
@@ -276,7 +278,7 @@ def _measure_setups(resolved: Resolved, setups: list[LearnerSetup], environment:
     return choose_setup(measure_setups(setups, resolved.config, spec, measure), collect_s, overlaps)
 
 
-def find_misfits(resolved: Resolved, environment: Environment) -> list[str]:
+def find_unusable_values(resolved: Resolved, environment: Environment) -> list[str]:
     """A problem for each explicit value that a run on this environment can't use."""
     config, sources, spec = resolved.config, resolved.sources, environment.spec
     algorithm, compute = algorithm_of(config), config.compute

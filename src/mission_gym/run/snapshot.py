@@ -22,7 +22,7 @@ from mission_gym.env.resume import SlotState, pack_states, unpack_states
 from mission_gym.errors import RunStateError, describe
 from mission_gym.learner.blocks import with_prefix
 from mission_gym.learner.contract import Learner
-from mission_gym.learner.loop import newest
+from mission_gym.learner.loop import current_block
 from mission_gym.rollout.blocks import clear_block, pack_block, truncate_column, unpack_block
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.environment import Environment
@@ -136,7 +136,7 @@ class Snapshot:
 def count_steps(learner: Learner, blocks: Sequence[Block]) -> int:
     """Transitions learned from, and those of the block in progress. A full block that waits for its update
     does not count yet, so that a step always names the same policy, with overlap or without."""
-    return learner.step + newest(blocks).num_filled
+    return learner.step + current_block(blocks).num_filled
 
 
 def take_snapshot(
@@ -145,19 +145,20 @@ def take_snapshot(
     blocks: Sequence[Block],
     counters: dict[str, Any],
     *,
-    torn: bool = False,
+    interrupted_mid_step: bool = False,
     extras_limit: int = 0,
 ) -> Snapshot:
     """Gather the state of a run.
 
-    torn: a vector step was interrupted and the environments are at different steps, so they start their next
-    episodes, and the block in progress is dropped. extras_limit: larger extras of a learner are left out.
+    interrupted_mid_step: a vector step was interrupted and the environments are at different steps, so they
+    start their next episodes, and the block in progress is dropped. extras_limit: larger extras of a learner
+    are left out.
     """
-    states = _boundaries(collector.vec) if torn else collector.vec.state()
+    states = _boundaries(collector.vec) if interrupted_mid_step else collector.vec.state()
     lost = 0
-    if torn:
-        lost = newest(blocks).num_filled
-        clear_block(newest(blocks))
+    if interrupted_mid_step:
+        lost = current_block(blocks).num_filled
+        clear_block(current_block(blocks))
     arrays = learner.arrays()
     env_arrays, env_json = pack_states(states)
     state = {name: array for name, array in arrays.items() if not name.startswith("policy/")} | env_arrays
@@ -172,9 +173,9 @@ def take_snapshot(
         held = {}
     else:
         state |= packed
-    if len(blocks) > 1 and not blocks[0].is_full and (behind := learner.previous_weights()) is not None:
+    if len(blocks) > 1 and not blocks[0].is_full and (previous := learner.previous_weights()) is not None:
         # An uninterrupted run would collect the next block with these weights.
-        state |= {f"behind/{name}": array for name, array in behind.pack().items()}
+        state |= {f"previous_weights/{name}": array for name, array in previous.pack().items()}
     episodes = {
         f"{prefix}_episodes": [list(episode) for episode in block.episodes] for prefix, block in held.items()
     }
@@ -221,9 +222,9 @@ def restore_snapshot(
             unpack_block(block, checkpoint.state, prefix)
             block.episodes = [Episode(*fields) for fields in document[f"{prefix}_episodes"]]
             held.append(block)
-    behind = with_prefix(checkpoint.state, "behind/")
-    if behind:
-        learner.load_previous_weights(Weights.unpack(learner.version - 1, behind))
+    previous = with_prefix(checkpoint.state, "previous_weights/")
+    if previous:
+        learner.load_previous_weights(Weights.unpack(learner.version - 1, previous))
     batch, ways = collector.vec.restore(_slot_states(checkpoint))
     collector.continue_from(batch)
     for i, array in enumerate(collector.memory):

@@ -31,9 +31,8 @@ from mission_gym.errors import (
     nearest,
 )
 from mission_gym.procs import CompanionNeeded
-from mission_gym.store.files import disk_errors, write_json
+from mission_gym.store.files import disk_errors, read_validated, write_json
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.validation import read_validated
 
 EnvSource = Callable[..., Any] | None  # a user's callable that can't be imported
 _PREFIX = "stages."

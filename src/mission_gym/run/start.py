@@ -37,8 +37,7 @@ from mission_gym.run.stages import EnvSource, copy_files, find_files
 from mission_gym.store import lock
 from mission_gym.store.files import disk_errors, user_folder, write_json
 from mission_gym.store.groups import announce_run
-from mission_gym.store.lineage import Lineage, write_lineage
-from mission_gym.store.rundir import RunDir, slug
+from mission_gym.store.rundir import Lineage, RunDir, slug, write_lineage
 from mission_gym.store.sinks import check_installed, choose_sinks
 from mission_gym.store.trusted import allow, name_tracker
 
@@ -73,7 +72,7 @@ def hold_seed(resolved: Resolved, stack: ExitStack) -> tuple[Resolved, list[str]
         folder.mkdir(parents=True, exist_ok=True)
         while True:
             try:
-                stack.enter_context(lock.hold(folder / f"{key}-{seed}.lock", wait_s=0.0))
+                stack.enter_context(lock.hold(folder / f"{key}-{seed}.lock", wait_s=0.0, remove=True))
                 break
             except RunStateError:
                 if resolved.sources["run.seed"] != "default":
@@ -124,7 +123,7 @@ def begin(
                 allow(name_tracker(name, run.path))
             environment = environment.with_files(copy_files(run, files), config, source)
             lineage = replace(
-                parentage or Lineage("", ""),
+                parentage or Lineage(""),
                 env_signature=spec.signature,
                 readings=list_readings(spec),
                 folder=os.getcwd(),
@@ -190,7 +189,7 @@ def _prime(
         config = session.config
     notes = [*notes, *timed.take_notes()]
     if share := read_share():
-        notes.append(f"planned for a share of {share} of the machine's cores")
+        notes.append(f"planned for {share} of the machine's cores")
     if num_failed:
         session.state.env_failures += num_failed
         notes.append(f"{num_failed} episodes failed while the statistics were primed; they are counted")
@@ -218,7 +217,7 @@ def _prime(
         "versions": versions(name_gpu(config.compute.device)),
         "signature": spec.signature,
         "tuning": entry,
-        "measured": measured | {"ways_to_learn": find_measured(config, spec)},
+        "measured": measured | {"setups": find_measured(config, spec)},
     }
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))

@@ -143,7 +143,7 @@ def _judge_environment(case: _Measured) -> Verdict:
         threads = "--vector threads: they wait concurrently"
         return _make(
             "environment waiting",
-            f"environments take {share}, and collecting computes for {100 * cpu:.0f} % of it",
+            f"environments take {share}, and the CPU is busy for {100 * cpu:.0f} % of it",
             *([more] if facts.backend.for_waiting else [threads, more]),
         )
     used = machine.get("machine/own_cores")

@@ -1,9 +1,9 @@
 """The run directory on disk, which evaluation, resume, branches and reports read.
 
 Inputs are plain values and NumPy arrays; outputs are atomic, durable, checksummed files. Nothing here is a
-pickle, loads torch or starts a process. From the bottom up: `files`, `arrays`, `lock`, `validation`;
-`checkpoints`, `tables` (append-only), `metrics`; `rundir`; `lineage`, `evals`, `removal`; `resolve` (names of
-runs), `groups`, `sweeps`; `trusted`. `sinks` writes a run's events.
+pickle, loads torch or starts a process. From the bottom up: `files`, `lock`; `checkpoints`,
+`tables` (append-only), `metrics`; `rundir`; `evals`; `resolve` (names of runs), `groups`, `sweeps`;
+`trusted`. `sinks` writes a run's events.
 
 The names below are environment variables that the process starting a run sets for it.
 """

@@ -9,29 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from mission_gym.data import Array
 from mission_gym.errors import RunStateError
-from mission_gym.store.arrays import parse_arrays, read_arrays, write_arrays
 from mission_gym.store.files import (
     TEMPORARY,
+    Count,
+    Record,
     disk_errors,
+    open_plain,
     read_json,
     remove_leftovers,
     sync_folder,
     to_json,
+    validate,
     write_atomic,
     write_synced,
 )
-from mission_gym.store.validation import Count, Record, validate
 
 FORMAT = 1
 _OLD = ".old-"
@@ -43,11 +47,15 @@ _REPLAY = "replay.safetensors"  # only in the last checkpoint
 FILES = (*_CONTENT, _META, _REPLAY, f"{TEMPORARY}{_META}-*")  # everything that we write into a checkpoint
 _UNCOMMITTED = re.compile(rf"{re.escape(TEMPORARY)}(gone-)?{_NAME.pattern}")
 _T = TypeVar("_T")
+_NAMES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32", "float64": "F64",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A verified checkpoint in memory. `meta` is the run's description of it (score, config hash, ...)."""
+    """A verified checkpoint in memory. `meta` is the run's description of it (score, update, ...)."""
 
     step: int
     path: Path
@@ -313,3 +321,58 @@ def _parse(path: Path, data: bytes, parser: Callable[[bytes], _T]) -> _T:
     except (ValueError, RecursionError) as error:
         what = f"{path} is not in the format of its name ({error})"
         raise RunStateError(f"{what}; pickles are never loaded; nothing was run") from error
+
+
+def write_arrays(path: Path, arrays: dict[str, Array]) -> str:
+    """Write a file without a second copy of all arrays in memory, sync it, and return its checksum."""
+    # The widest dtypes come first, so that each array is aligned.
+    arrays = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
+    header: dict[str, Any] = {}
+    end = 0
+    for name, array in arrays.items():
+        header[name] = {
+            "dtype": _NAMES[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [end, end + array.nbytes],
+        }
+        end += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+        for part in (len(text).to_bytes(8, "little"), text, *map(_raw, arrays.values())):
+            digest.update(part)
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _raw(array: Array) -> memoryview | bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def parse_arrays(data: bytes) -> dict[str, Array]:
+    """Parse the content of a file; ValueError if it is not safetensors."""
+    from safetensors.numpy import load
+
+    with _value_errors():
+        return load(data)
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """Read a file, which may be large; ValueError if it is not safetensors."""
+    from safetensors.numpy import load_file
+
+    with _value_errors():
+        return load_file(path)
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, KeyError) as error:  # KeyError: a dtype that NumPy lacks
+        raise ValueError(str(error)) from error

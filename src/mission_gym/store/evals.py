@@ -14,10 +14,18 @@ from pydantic import TypeAdapter
 
 from mission_gym.errors import RunStateError
 from mission_gym.store.checkpoints import step_name
-from mission_gym.store.files import TEMPORARY, disk_errors, write_json, write_synced
+from mission_gym.store.files import (
+    TEMPORARY,
+    Count,
+    Record,
+    Str,
+    disk_errors,
+    read_validated,
+    write_json,
+    write_synced,
+)
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
-from mission_gym.store.validation import Count, Record, Str, read_validated
 
 SELECT = "select"  # the suite that selects models
 CONFIRM = "confirm"  # the candidates that were selected, evaluated again
@@ -25,7 +33,7 @@ GOAL = "goal"  # further seeds of the selection suite, which decide whether the 
 RETEST = "retest"  # seeds of the report suite that nothing else uses: the final policy of a sweep's re-test
 
 
-class _Rate(Record):
+class _OutcomeRate(Record):
     rate: float | None
     low: float | None
     high: float | None
@@ -33,7 +41,7 @@ class _Rate(Record):
 
 class _Baseline(Record):
     return_mean: float | None = None
-    outcomes: dict[Str, _Rate] | None = None
+    outcomes: dict[Str, _OutcomeRate] | None = None
 
 
 class _Result(_Baseline):

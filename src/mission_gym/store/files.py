@@ -1,7 +1,8 @@
 """Atomic, durable files: a reader sees the old content or the new, even if the writer is killed.
 
-Every write of this room goes through here or through `disk_errors`. A full or read-only disk is therefore
-always a DiskError with the path and the cause.
+Every write of this package goes through here or through `disk_errors`. A full or read-only disk is therefore
+always a DiskError with the path and the cause. JSON files are validated with pydantic, so values have the
+types that their readers expect.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter, ValidationError
 
 from mission_gym.errors import DiskError, RunStateError
 
 TEMPORARY = ".tmp-"
+_TAIL_BYTES = 1 << 16
 _REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -31,6 +34,9 @@ _REMEDIES = {
     errno.EPERM: "check the permissions",
     errno.EROFS: "choose a folder that can be written",
 }
+_T = TypeVar("_T")
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Str = InstanceOf[str]  # allows text that is not valid Unicode, such as the name of a folder
 
 
 @contextmanager
@@ -166,16 +172,16 @@ def read_json(path: Path, max_bytes: int = 16 << 20) -> Any:
         raise RunStateError(f"{path} is truncated or altered: {error}") from error
 
 
-def read_tail(path: Path, max_bytes: int = 1 << 16) -> list[str]:
+def read_tail(path: Path) -> list[str]:
     """Return the last whole lines of a text file, or an empty list if it can't be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - max_bytes))
-            lines = file.read(max_bytes).decode("utf-8", "replace").splitlines()
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
-    return lines[1:] if size > max_bytes else lines
+    return lines[1:] if size > _TAIL_BYTES else lines
 
 
 def make_private(folder: Path) -> None:
@@ -202,3 +208,26 @@ def user_folder(kind: Literal["cache", "state"]) -> Path:
         raise DiskError(
             f"there is no folder for our {kind}: this user has no home; set HOME or XDG_{kind.upper()}_HOME"
         ) from error
+
+
+class Record(BaseModel):
+    """A file in which only the declared keys are validated; None counts as absent."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def read_validated(path: Path, adapter: TypeAdapter[_T], max_bytes: int = 16 << 20) -> _T:
+    """Read a JSON file of this type; RunStateError names the file and the wrong key."""
+    return validate(path, read_json(path, max_bytes), adapter)
+
+
+def validate(path: Path, content: Any, adapter: TypeAdapter[_T]) -> _T:
+    """Validate content that was read from `path`."""
+    try:
+        return adapter.validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        rule = first["msg"].removeprefix("Input ").partition(" or instance of ")[0]
+        what = f"{key or 'its content'} {rule}"
+        raise RunStateError(f"{path} is damaged: {what}; restore it from a copy") from error

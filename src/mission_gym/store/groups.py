@@ -25,12 +25,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from mission_gym.errors import DiskError, RunStateError
 from mission_gym.store import END_FILE, RUN_FILE, lock
-from mission_gym.store.files import disk_errors, write_json
+from mission_gym.store.files import Count, Record, Str, disk_errors, read_validated, validate, write_json
 from mission_gym.store.lock import Holder
 from mission_gym.store.resolve import match_name
 from mission_gym.store.rundir import RunDir, make_stamped
 from mission_gym.store.tables import Journal
-from mission_gym.store.validation import Count, Record, Str, read_validated, validate
 
 Kind = Literal["seeds", "jobs", "train", "sweep"]
 State = Literal["queued", "starting", "running", "done", "failed", "stopped"]
@@ -89,7 +88,7 @@ class _Ended(_JobEvent):
     event: Literal["ended"]
     state: Literal["queued", "done", "failed", "stopped"]  # queued: it is tried again
     cause: Str = ""
-    unborn: bool = False  # its supervisor died before the process started
+    never_started: bool = False  # its supervisor died before the process started
 
 
 class _Requested(_JobEvent):
@@ -285,7 +284,7 @@ class GroupDir:
                 case _Announced():
                     jobs[name] = replace(jobs[name], run=Path(row.run))
                 case _Ended():
-                    job, fewer = jobs[name], int(row.unborn)
+                    job, fewer = jobs[name], int(row.never_started)
                     jobs[name] = replace(
                         job, state=row.state, cause=row.cause, attempts=job.attempts - fewer,
                         tries=job.tries - fewer, stop_asked=job.stop_asked and row.state == "queued",
@@ -295,9 +294,9 @@ class GroupDir:
                 case _Requested():
                     if jobs[name].state in ("failed", "stopped"):
                         jobs[name] = replace(jobs[name], state="queued", tries=0, cause="")
-        return {name: self._look(job) for name, job in jobs.items()}
+        return {name: self._add_announced_run(job) for name, job in jobs.items()}
 
-    def _look(self, job: Job) -> Job:
+    def _add_announced_run(self, job: Job) -> Job:
         """Add a run that was announced but is not in the journal because the supervisor died."""
         if job.run is None and job.attempts:
             return replace(job, run=read_announced(self.run_file(job.name)))

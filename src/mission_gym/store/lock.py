@@ -1,8 +1,7 @@
 """File locks of the operating system, which end with the process that holds them.
 
 The file names its last holder: pid, start time, host, boot and pid namespace. A pid alone may belong to
-another process by now. The file is never removed: two processes could otherwise lock two files of the same
-name. Only its owner may open it, since any reader could lock it.
+another process by now. Only its owner may open it, since any reader could lock it.
 """
 
 from __future__ import annotations
@@ -63,15 +62,21 @@ class Holder(NamedTuple):
 
 
 @contextmanager
-def hold(path: Path, *, wait_s: float) -> Iterator[int]:
+def hold(path: Path, *, wait_s: float, remove: bool = False) -> Iterator[int]:
     """Hold the lock file during the block and yield its descriptor; RunStateError with the holder's pid after
-    `wait_s`."""
+    `wait_s`. remove: delete the file at the end."""
     with disk_errors(path):
-        descriptor = open_plain(path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = _open(path)
     try:
         with disk_errors(path):
             deadline = time.monotonic() + wait_s
-            while not _try_lock(descriptor, shared=False):
+            while True:
+                if _try_lock(descriptor, shared=False):
+                    if _is_at(descriptor, path):
+                        break
+                    removed, descriptor = descriptor, _open(path)  # by its last holder
+                    os.close(removed)
+                    continue
                 if time.monotonic() >= deadline:
                     holder = read_holder(path)
                     raise RunStateError(
@@ -84,8 +89,23 @@ def hold(path: Path, *, wait_s: float) -> Iterator[int]:
                     os.fchmod(descriptor, 0o600)
             sign(descriptor)
         yield descriptor
+        if remove:
+            with suppress(OSError):  # Windows keeps an open file
+                path.unlink()
     finally:
         os.close(descriptor)
+
+
+def _open(path: Path) -> int:
+    return open_plain(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the path still names this open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def sign(descriptor: int, note: str = "") -> None:

@@ -1,7 +1,8 @@
-"""The folder of one run: the names of its files, its lock, its status.
+"""The folder of one run: the names of its files, its lock, its status, its origin and pins.
 
 `RunDir` is a cheap handle: several may exist for one folder. Readers need no lock; only the process inside
-`lock()` writes. A run whose status is alive while no process holds its lock is dead.
+`lock()` writes. A run whose status is alive while no process holds its lock is dead. A child keeps
+lineage.json. Its parent keeps pins.json, whose checkpoints retention never deletes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -19,18 +21,22 @@ from typing import Annotated, Any
 
 from pydantic import SkipValidation, TypeAdapter
 
+from mission_gym.data import LeafKind
 from mission_gym.errors import DiskError, RunGoneError, RunStateError, UsageError
 from mission_gym.store import PID, lock
 from mission_gym.store.checkpoints import recover
 from mission_gym.store.files import (
+    Count,
+    Record,
+    Str,
     check_plain,
     disk_errors,
+    read_validated,
     remove_leftovers,
     sync_folder,
     write_json,
     write_synced,
 )
-from mission_gym.store.validation import Count, Record, Str, read_validated
 
 # Reading a status takes the lock for some microseconds, which must not look like another writer.
 _LOCK_WAIT_S = 0.1
@@ -46,6 +52,7 @@ OWN_NAMES = (
     "learning.mp4", "step_*.mp4", ".reserve", ".pins-lock", "status.json", ".lock",
 )  # fmt: skip
 EVAL_NAMES = "step_*.json"
+_PIN_WAIT_S = 10.0
 
 
 class View(Enum):
@@ -107,7 +114,7 @@ class Status(Record):
     stage: Annotated[dict[str, Any] | None, SkipValidation, View.SHOW] = None  # number, of, name
     verdict: Annotated[Verdict | None, View.SHOW] = None
     lost_rows: Annotated[dict[str, int] | None, SkipValidation] = None  # by sink
-    lost_words: Annotated[int | None, SkipValidation] = None  # events that the terminal did not show
+    lost_events: Annotated[int | None, SkipValidation] = None  # events that the terminal did not show
 
 
 def list_fields(view: View) -> tuple[str, ...]:
@@ -235,13 +242,13 @@ class RunDir:
     def read_status(self) -> dict[str, Any]:
         """Return the status; RunStateError if it is damaged.
 
-        A run whose process was killed is `failed`, cause `process gone`.
+        A run whose process was killed is `failed`, cause `the process was killed`.
         """
         status = self._checked_status()
         if status.get("state") in ("starting", "running") and not self.is_locked:
             status = self._checked_status()  # it may have ended in between
             if status.get("state") in ("starting", "running"):
-                status |= {"state": "failed", "cause": "process gone"}
+                status |= {"state": "failed", "cause": "the process was killed"}
         return status
 
     def _stored_status(self) -> dict[str, Any]:
@@ -284,3 +291,54 @@ def _make_folder(runs_dir: Path, stamped: str) -> Path:
         except FileExistsError:
             number += 1
             path = runs_dir / f"{stamped}-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class InferredLeaf:
+    """The layout of a leaf whose space was ambiguous, so its values decided: fields of its LeafSpec."""
+
+    kind: LeafKind
+    nvec: tuple[Count, ...]
+    start: tuple[int, ...]
+    channels_last: bool
+    open_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The origin of a run; the three `parent` fields are None for a run from scratch."""
+
+    env_signature: Str
+    parent: Str | None = None  # name of the run
+    parent_path: Str | None = None
+    parent_step: Count | None = None
+    folder: Str = ""  # working directory at the start, where modules of the user may be
+    readings: dict[Str, InferredLeaf] = field(default_factory=dict)  # by leaf
+
+
+_LINEAGE = TypeAdapter(Lineage)
+_PINS = TypeAdapter(dict[Count, list[Str]])
+
+
+def write_lineage(run: RunDir, lineage: Lineage) -> None:
+    """Write lineage.json."""
+    write_json(run.lineage_json, asdict(lineage))
+
+
+def read_lineage(run: RunDir) -> Lineage:
+    """Read lineage.json; RunStateError if it is missing or damaged."""
+    return read_validated(run.lineage_json, _LINEAGE)
+
+
+def pin(run: RunDir, step: int, child: str) -> None:
+    """Keep checkpoint `step` of `run` for the run named `child`; several branches may call this at once."""
+    run.check_plain()
+    with lock.hold(run.path / ".pins-lock", wait_s=_PIN_WAIT_S):
+        pins = read_pins(run)
+        children = [*pins.get(step, []), child]
+        write_json(run.pins_json, pins | {step: sorted(set(children))})
+
+
+def read_pins(run: RunDir) -> dict[int, list[str]]:
+    """Return the pinned steps of `run`, each with the names of the runs that started from it."""
+    return read_validated(run.pins_json, _PINS) if run.pins_json.exists() else {}

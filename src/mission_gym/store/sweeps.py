@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, TypeAdapter
 
 from mission_gym.store import lock
-from mission_gym.store.files import write_json
+from mission_gym.store.files import Count, Record, Str, read_validated, write_json
 from mission_gym.store.groups import GroupDir, Job
-from mission_gym.store.validation import Count, Record, Str, read_validated
 
 STUDY, BEST, SWEEP, _LOCK = "study.log", "best.yaml", "sweep.json", ".sweep-lock"
 _RETEST = "retest-"

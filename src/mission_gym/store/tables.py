@@ -50,7 +50,7 @@ class Table:
             # Unbuffered, so that a kill loses no row.
             descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             self._file = io.FileIO(descriptor, "ab")
-            whole = _find_end(descriptor)
+            whole = find_end(descriptor)
             self._size = whole if position is None else min(position, whole)
             self._file.truncate(self._size)
 
@@ -100,11 +100,11 @@ class MetricsLog(Table):
             raise RunStateError(f"can't read {path}: {error.strerror or error}") from error
 
     @staticmethod
-    def read_from(path: Path, offset: int, max_bytes: int = 1 << 20) -> tuple[list[dict[str, Any]], int]:
-        """Return about `max_bytes` of whole rows from a byte offset on, and the offset behind them."""
+    def read_from(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+        """Return about 1 MiB of whole rows from a byte offset on, and the offset behind them."""
         with path.open("rb") as file:
             file.seek(offset)
-            lines = file.read(max_bytes)
+            lines = file.read(1 << 20)
             lines += file.readline(_ROW_BYTES)
         whole = lines[: lines.rfind(b"\n") + 1]
         rows = [_parse_row(line, f"{path}, after byte {offset}") for line in whole.splitlines()]
@@ -134,7 +134,7 @@ class Journal:
         return MetricsLog.read(self.path)
 
 
-def _find_end(descriptor: int) -> int:
+def find_end(descriptor: int) -> int:
     """Return the position behind the last line break of a file, read from its end."""
     end = os.fstat(descriptor).st_size
     while end > 0:

@@ -36,7 +36,7 @@ Allocate = Callable[[Any, Any], Array]  # shape, dtype -> zeros
 
 @dataclass(slots=True)
 class StepArrays:
-    """The arrays of one step. Final observations and masks are those of rows that ended, in their places."""
+    """The arrays of one step. Final observations and masks are those of rows that ended, at their rows."""
 
     obs: Leaves
     final_obs: Leaves

@@ -60,7 +60,7 @@ class Vector(ABC):
         self.spec = spec
         self.num_envs = num_envs
         self.per_env = spec.num_agents
-        self.num_rows = num_envs * self.per_env
+        self.num_columns = num_envs * self.per_env
         self._seed_of = seed_of
         self._all = list(range(num_envs))  # recognized by identity, for speed
         self._stage = np.zeros(1, np.int64)  # the current stage of a curriculum

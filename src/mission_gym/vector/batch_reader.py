@@ -8,8 +8,8 @@ import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.contract import can_hold, explain_vector_reward, find_wrong_value, suggest_dtype
+from mission_gym.env.leaves import ObsReader
 from mission_gym.env.masks import MaskLayout
-from mission_gym.env.observations import ObsReader
 from mission_gym.env.probe import MASK_KEY
 from mission_gym.env.spaces import mask_parts
 from mission_gym.errors import EnvContractError

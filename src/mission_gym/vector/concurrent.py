@@ -175,7 +175,7 @@ class VecGroup:
 
     def __init__(self, vec: ConcurrentVec, first: int, last: int) -> None:
         self.num_envs = last - first
-        self.num_rows = self.num_envs * vec.per_env
+        self.num_columns = self.num_envs * vec.per_env
         self._vec, self._ids, self._rows = vec, list(range(first, last)), list(range(last - first))
         self._arrays = make_step_arrays(vec.spec, self.num_envs)
 

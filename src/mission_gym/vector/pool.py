@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mission_gym.data import EnvSpec
-from mission_gym.env.blame import find_line_in_stack
 from mission_gym.env.pace import Pace, read_queued_s
+from mission_gym.env.user_code import find_line_in_stack
 from mission_gym.errors import MissionGymError, WorkerDied, WorkerError, WorkerTimeout, describe
 from mission_gym.procs import (
     BoundedLog,

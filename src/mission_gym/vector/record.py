@@ -1,6 +1,6 @@
 """The record of a backend, and what vectors are made from: `Source`, `VectorOptions` and `Limits`.
 
-Other rooms read facts from a record and never compare its name. This module imports no NumPy and no
+Other packages read facts from a record and never compare its name. This module imports no NumPy and no
 Gymnasium, so that workers can start first.
 """
 
@@ -42,7 +42,7 @@ class Limits:
 
 
 class WorkerExtension(NamedTuple):
-    """Code and shared memory that another room adds to the workers of a vector."""
+    """Code and shared memory that another package adds to the workers of a vector."""
 
     service: str  # the entry point of the worker processes
     setup: Any  # sent to each of them
@@ -204,7 +204,7 @@ class Backend:
         """The number of groups of waiting environments: one group acts while the others wait."""
         return max(1, min(num_envs // self.largest_group, self.most_groups))
 
-    def group_rows(self, num_envs: int) -> int:
+    def group_size(self, num_envs: int) -> int:
         """The number of environments in such a group."""
         return -(-num_envs // self.count_groups(num_envs))
 

@@ -2,7 +2,7 @@
 
     model = stable_baselines3.PPO("MlpPolicy", mg.vector.SB3VecEnv("CartPole-v1", 16))
 
-Importing this module imports SB3, and with it torch; no other module of this room does.
+Importing this module imports SB3, and with it torch; no other module of this package does.
 """
 
 from __future__ import annotations

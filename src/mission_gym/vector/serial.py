@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mission_gym.bridge.pool import EnginePool
+from mission_gym.bridge import EnginePool
 from mission_gym.data import Array, EnvSpec, Episode, StepBatch
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
 from mission_gym.env.coroutines import find_instance
@@ -44,7 +44,7 @@ Ended = tuple[Episode | None, dict[str, Any]]  # a finished episode, and the las
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class WorkerShard:
     """The part of a vector that a worker holds, and its connection to the parent."""
 
     arrays: StepArrays  # where steps are written
@@ -74,7 +74,7 @@ class SerialVec(RowVector):
         num_envs: int,
         seed_of: SeedOf,
         options: VectorOptions | None = None,
-        shard: Shard | None = None,
+        shard: WorkerShard | None = None,
     ) -> None:
         super().__init__(spec, num_envs, seed_of)
         options = options or VectorOptions()

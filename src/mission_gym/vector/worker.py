@@ -26,7 +26,7 @@ from mission_gym.errors import MissionGymError
 from mission_gym.procs import Link, describe_error
 from mission_gym.vector.arrays import RESETTING, carve_shared_arrays, join_axes
 from mission_gym.vector.record import VectorOptions
-from mission_gym.vector.serial import SerialVec, Shard
+from mission_gym.vector.serial import SerialVec, WorkerShard
 
 NO_REPLY = object()  # returned by a command whose reply comes later, or not at all
 _HEARTBEAT = struct.Struct("<6q")
@@ -44,7 +44,7 @@ class WorkerSetup:
     options: VectorOptions
     spin: bool  # poll for the next command instead of sleeping
     kind: type[SerialVec] = SerialVec  # how the environments are stepped
-    extra: Any = None  # for services of other rooms
+    extra: Any = None  # for services of other packages
 
 
 class Service:
@@ -63,7 +63,7 @@ class Service:
         self._numbers = count(1)  # drawing the next number can't be interrupted
         self._journal = self.shared.journal
         self._reported: set[Any] = set()  # kinds of failures
-        shard = Shard(
+        shard = WorkerShard(
             self._arrays,
             own.start,
             self.shared.stage,

@@ -170,7 +170,9 @@ def play_by_hand(request: EnvRequest, seed: int, say: Callable[[str], None]) -> 
     import pygame
 
     env, _companion = with_companion(
-        lambda told: make_factory(replace(request, companion_kwargs=told), "rgb_array")()
+        lambda companion_kwargs: make_factory(
+            replace(request, companion_kwargs=companion_kwargs), "rgb_array"
+        )()
     )
     with closing(env), ExitStack() as stack:
         if isinstance(env, AgentsEnv):

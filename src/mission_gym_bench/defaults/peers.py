@@ -1,4 +1,4 @@
-"""The peers of `bench defaults`, both trained by Stable-Baselines3's PPO.
+"""The peers of `bench defaults`, both trained by Stable-Baselines3's PPO; and SB3's SAC for `bench sac`.
 
 SB3's defaults: `PPO("MlpPolicy", env)`, or `"CnnPolicy"` for observations that SB3 takes for images.
 CleanRL's published values: those of ppo.py for discrete actions, of ppo_continuous_action.py for Box actions,
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gymnasium import spaces
-from stable_baselines3 import PPO
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.preprocessing import is_image_space
@@ -33,7 +34,8 @@ _IMAGES: dict[str, Any] = _DISCRETE | {"batch_size": 256, "clip_range": 0.1, "cl
 def train_sb3(job: TrainingJob, folder: Path) -> TrainingResult:
     """Train SB3's defaults with one environment; the folder stays empty."""
     env = make_factory(EnvRequest(job.env_id))()
-    return _train(job, PPO(_choose_policy(env), env, seed=job.flags["seed"], device="cpu"))
+    make: type[PPO | SAC] = SAC if job.flags.get("algo") == "sac" else PPO
+    return _train(job, make(_choose_policy(env), env, seed=job.flags["seed"], device="cpu"))
 
 
 def train_cleanrl(job: TrainingJob, folder: Path) -> TrainingResult:
@@ -65,7 +67,7 @@ def _choose_policy(env: Any) -> str:
     return "CnnPolicy" if is_image_space(env.observation_space) else "MlpPolicy"
 
 
-def _train(job: TrainingJob, model: PPO) -> TrainingResult:
+def _train(job: TrainingJob, model: BaseAlgorithm) -> TrainingResult:
     """Train a model with exams."""
     with Examiner(job) as examiner:
         model.learn(job.flags["timesteps"], callback=_Exams(examiner))

@@ -33,7 +33,7 @@ _LOADED = (
     "torch._dynamo",
     "torch._inductor",
     "tyro",
-    "mission_gym.algorithms.dqn.build",
+    "mission_gym.algorithms.dqn.learner",
     "mission_gym.algorithms.ppo.build",
     "mission_gym.video.record",
     "mission_gym.run.branch",

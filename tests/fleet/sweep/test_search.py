@@ -191,7 +191,7 @@ def test_a_pruner_ends_what_is_behind(sweepers: Sweepers) -> None:
     assert work(group) == 0
     record = read_sweep(group)
     question = record.question.model_copy(update={"trials": 7, "pruner": "median"})
-    Queue().claim(group, [question])
+    Queue().record_own(group, [question])
     write_sweep(group, record.model_copy(update={"question": question}))
     sweepers.hold()
     assert work(group) == 0

@@ -59,12 +59,22 @@ def test_ranges_and_choices_are_read() -> None:
         ("threads=1..2", "threads can't be searched: it is chosen for speed"),
         ("timesteps=1k..2k", "timesteps can't be searched: it must be the same for all trials"),
         ("gamma=0.9..0.99,gamma=0.8..0.9", "gamma is given twice"),
+        ("algo=ppo", "algo=ppo is one choice; give two values or more"),
+        ("algo=ppo,sca", "algo=sca should be one of 'ppo', 'dqn', 'sac' (did you mean 'sac'?)"),
+        ("algo=ppo,sac,gamma=0.9..0.99", "gamma: algorithms have their own fields, so none is searched"),
     ],
 )
 def test_invalid_ranges_are_refused(over: str, message: str) -> None:
     _, problems = read(over)
     assert len(problems) == 1
     assert message in problems[0]
+
+
+def test_algorithms_are_searched_by_name() -> None:
+    axes, problems = read("algo=ppo,sac,activation=tanh|relu")
+    assert not problems
+    assert axes["algo"].choices == ["ppo", "sac"]
+    assert fit_values(BASE, {"run.algo": "sac"}) == {"algo": "sac"}
 
 
 def test_all_problems_are_reported() -> None:

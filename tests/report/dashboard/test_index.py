@@ -45,7 +45,7 @@ def test_a_run_whose_process_is_gone_has_failed(hand_run: HandRun, tmp_path: Pat
         hand_run.dir.write_status(state="running")
         assert index.changes(0)["rows"][0]["state"] == "running"
     (row,) = index.changes(0)["rows"]
-    assert (row["state"], row["cause"]) == ("failed", "process gone")
+    assert (row["state"], row["cause"]) == ("failed", "the process was killed")
 
 
 def test_damaged_and_linked_runs_are_reported_and_not_read(hand_run: HandRun, tmp_path: Path) -> None:

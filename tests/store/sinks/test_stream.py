@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+import mission_gym.store.sinks
 from mission_gym.data import Episode
 from mission_gym.errors import DiskError
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.sinks import SINKS, Event, Sink, SinkContext, load_sink, stream
-from mission_gym.store.sinks.stream import Stream
+from mission_gym.store.sinks import SINKS, Event, Sink, SinkContext, Stream, load_sink
 
 
 class Memory:
@@ -39,7 +39,7 @@ def sinks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Memory]:
     made = {name: Memory() for name in ("first", "second", "tracker")}
     records = {name: Sink(lambda place, position, name=name: made[name], ()) for name in made}
     records["tracker"] = Sink(records["tracker"].open, (), errors=(Exception,), may_lose_rows=True)
-    monkeypatch.setattr(stream, "load_sink", records.__getitem__)
+    monkeypatch.setattr(mission_gym.store.sinks, "load_sink", records.__getitem__)
     return made
 
 
@@ -103,7 +103,9 @@ def test_an_opening_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     def refuse(place: SinkContext, position: int | None) -> Memory:
         raise DiskError("can't write it: full")
 
-    monkeypatch.setattr(stream, "load_sink", lambda name: Sink(refuse, (), may_lose_rows=name == "tracker"))
+    monkeypatch.setattr(
+        mission_gym.store.sinks, "load_sink", lambda name: Sink(refuse, (), may_lose_rows=name == "tracker")
+    )
     place = SinkContext(RunDir.create(tmp_path, "run"), "CartPole-v1", 0.0)
     opened = Stream(["tracker"], place, {})
     assert opened.take_news() == ["can't write it: full; the run continues without tracker"]

@@ -21,8 +21,7 @@ import mission_gym as mg
 from mission_gym.cli.main import main
 from mission_gym.run.config import schema
 from mission_gym.store import GROUP
-from mission_gym.store.lineage import Lineage, write_lineage
-from mission_gym.store.rundir import RunDir
+from mission_gym.store.rundir import Lineage, RunDir, write_lineage
 from mission_gym.store.sinks import SinkContext, check_installed, list_trackers, load_sink
 from mission_gym.store.sinks import tracker as tracker_module
 from mission_gym.store.sinks.tracker import RunInfo, StepRow, Tracker
@@ -251,7 +250,7 @@ class Kept:
 def place(tmp_path: Path) -> SinkContext:
     run = RunDir.create(tmp_path, "run")
     run.config_yaml.write_text("env:\n  env_id: CartPole-v1\nsources: {env.env_id: flag}\n")
-    write_lineage(run, Lineage("", "", parent="elder", parent_step=7))
+    write_lineage(run, Lineage("", parent="elder", parent_step=7))
     return SinkContext(run, "CartPole-v1", 0.0)
 
 

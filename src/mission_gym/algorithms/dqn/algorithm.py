@@ -29,9 +29,9 @@ class Dqn(OffPolicyAlgorithm):
         return PolicySpec.of(config.policy, spec, form="values", dueling=dqn.dueling, noisy_sigma=sigma)
 
     def make_learner(self, config: Settled, spec: EnvSpec) -> Learner:
-        from mission_gym.algorithms.dqn import build
+        from mission_gym.algorithms.dqn import learner
 
-        return build.make_learner(config, spec)
+        return learner.make_learner(config, spec)
 
     def has_compiled_kernel(self, config: Config, threads: int) -> bool:
         """It has no noisy layers, and runs in one thread."""
@@ -39,14 +39,14 @@ class Dqn(OffPolicyAlgorithm):
         return not is_noisy and (threads == 1 or config.compute.kernel == "compiled")
 
     def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
-        from mission_gym.algorithms.dqn import build
+        from mission_gym.algorithms.dqn import learner
 
-        return build.verify_compiled_kernel(config, spec)
+        return learner.verify_compiled_kernel(config, spec)
 
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
-        from mission_gym.algorithms.dqn import build
+        from mission_gym.algorithms.dqn import learner
 
-        return build.verify_device(config, spec)
+        return learner.verify_device(config, spec)
 
     def adapt_actions(self, spec: EnvSpec) -> EnvSpec:
         """Several choices and bits become one choice among all their combinations, unless these are too many:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mission_gym.algorithms.dqn.kernel import ADAM_EPSILON, ERROR, GRAD_NORM, LOSS, VALUE, QSettings
-from mission_gym.compiled import kernel, matrix_entry, matrix_kernel
+from mission_gym.compiled import matrix_entry, matrix_kernel
 from mission_gym.data import Array
-from mission_gym.learner.loops import step_adam
+from mission_gym.learner.loops import copy_rows, step_adam
 from mission_gym.learner.mlp import Mlp, backward, forward, output
 from mission_gym.policy.sampling import FILLER
 
@@ -90,13 +90,6 @@ def _compute_values(shape: QShape, flat: Array, x: Array, outputs: Array, q: Arr
         shift = value[i, 0] - mean / np.float32(num_actions)
         for j in range(num_actions):
             q[i, j] = advantage[i, j] + shift
-
-
-@kernel
-def _copy_rows(source: Array, first: int, out: Array, start: int, num: int) -> None:
-    for i in range(num):
-        for j in range(source.shape[1]):
-            out[start + i, j] = source[first + i, j]
 
 
 @matrix_kernel
@@ -182,9 +175,9 @@ def learn(
         if start == 0:
             ahead = batch.next_flat[begin : begin + num_ahead]
             _compute_values(shape, target, ahead, work.outputs, work.next_values[: len(ahead)])
-        _copy_rows(batch.flat, begin, work.x, 0, size)
+        copy_rows(batch.flat, begin, work.x, 0, size)
         if settings.double:  # one pass over both observations of a transition
-            _copy_rows(batch.next_flat, begin, work.x, size, size)
+            copy_rows(batch.next_flat, begin, work.x, size, size)
         _compute_values(shape, flat, work.x, work.outputs, work.q)
         next_values = work.next_values[start : start + size]
         _td_errors(shape, batch, begin, settings, work, next_values, errors, table[k])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from mission_gym.policy.sampling import FILLER
 
 
-class Minibatch(NamedTuple):
+class QMinibatch(NamedTuple):
     """Transitions of the replay, and the outputs of both networks for them; A actions."""
 
     values: Tensor  # Q(o, .) [B, A], of the network that learns
@@ -28,7 +28,7 @@ class Minibatch(NamedTuple):
     weight: Tensor | None  # of prioritised replay [B]
 
 
-class Losses(NamedTuple):
+class QLosses(NamedTuple):
     """The loss and its statistics; means over the rows."""
 
     total: Tensor
@@ -36,7 +36,7 @@ class Losses(NamedTuple):
     error: Tensor  # Q(o, a) - y [B]
 
 
-def compute_targets(batch: Minibatch) -> Tensor:
+def compute_targets(batch: QMinibatch) -> Tensor:
     """y = r + discount Q_target(o', argmax Q_choice(o', legal a'))."""
     scores = batch.next_scores
     if batch.next_mask is not None:
@@ -45,7 +45,7 @@ def compute_targets(batch: Minibatch) -> Tensor:
     return batch.reward + batch.discount * batch.next_values.gather(1, best).squeeze(1)
 
 
-def compute_losses(batch: Minibatch, huber: bool) -> Losses:
+def compute_losses(batch: QMinibatch, huber: bool) -> QLosses:
     """L = E[w l(Q(o, a) - y)], l quadratic, or with `huber` linear beyond an error of 1."""
     with torch.no_grad():
         target = compute_targets(batch)
@@ -53,4 +53,4 @@ def compute_losses(batch: Minibatch, huber: bool) -> Losses:
     error = value - target
     losses = F.huber_loss(value, target, reduction="none") if huber else error.square()
     total = (losses if batch.weight is None else losses * batch.weight).mean()
-    return Losses(total, value.mean(), error.detach())
+    return QLosses(total, value.mean(), error.detach())

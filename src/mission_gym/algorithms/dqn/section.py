@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import RunFacts, Unused
-from mission_gym.config.schema import Config, SearchRange, SettledAlgorithm
+from mission_gym.config.schema import Config, SearchRange
 from mission_gym.config.types import Number, Whole
 from mission_gym.learner.off_policy import ReplaySection, unused_replay_values
 
@@ -29,8 +29,11 @@ class DqnSection(ReplaySection):
     """The hyperparameters of DQN."""
 
     max_grad_norm: Number = Field(10.0, gt=0, description="Norm to which gradients are clipped.")
-    loss: Literal["huber", "mse"] = Field("huber", description="Linear beyond an error of 1, or squared.")
-    double: bool = Field(True, description="The online network chooses the action that the target values.")
+    loss: Literal["huber", "mse"] = Field("huber", description="Huber loss or mean squared error.")
+    double: bool = Field(
+        True,
+        description="Double DQN: the online network selects the next action, the target network rates it.",
+    )
     dueling: bool = Field(False, description="Separate streams for the state's value and the advantages.")
     tau: Number = Field(
         1.0, gt=0, le=1, description="Share of the online network in the target: 1 copies it at intervals,"
@@ -58,6 +61,7 @@ class DqnSection(ReplaySection):
         "exploration_final_eps": SearchRange(0.01, 0.2, "log"),
         "exploration_fraction": SearchRange(0.02, 0.5, "log"),
     }
+    RATIO_RANGE: ClassVar = (0.25, 1.0)  # from the default to RL Zoo's highest
     PROFILE: ClassVar = {"vector.n_envs": 8, "policy.network_arch": (128, 128), "policy.activation": "relu"}
     UNUSED: ClassVar = (
         *unused_replay_values("dqn"),
@@ -91,12 +95,3 @@ class DqnSection(ReplaySection):
 
     def scheduled_names(self) -> list[str]:
         return [*super().scheduled_names(), *(["epsilon"] if self.exploration == "epsilon" else [])]
-
-
-class SettledDqn(DqnSection, SettledAlgorithm):
-    """The same, settled."""
-
-    batch_size: Whole
-
-
-DqnSection.SETTLED = SettledDqn

@@ -22,7 +22,7 @@ from mission_gym.algorithms.dqn.kernel import (
     make_evidence,
     scale_power,
 )
-from mission_gym.algorithms.dqn.loss import Losses, Minibatch, compute_losses
+from mission_gym.algorithms.dqn.loss import QLosses, QMinibatch, compute_losses
 from mission_gym.learner.off_policy_learner import StepStats, Transitions
 from mission_gym.learner.replay_network import ReplayNetwork
 from mission_gym.learner.verify import Evidence
@@ -31,7 +31,7 @@ from mission_gym.policy.torch_forms import QNetwork
 from mission_gym.policy.transfer import fetch, send
 
 
-class _Numbers(NamedTuple):
+class _QNumbers(NamedTuple):
     """The settings that change between steps, as floats, or as tensors that a captured step reads again."""
 
     learning_rate: float | Tensor
@@ -58,7 +58,6 @@ class TorchQKernel(ReplayNetwork):
         )
         if self.device.type != "cpu":
             self._pairs = [(self.adam.flatten(self.target), self.adam.flat)]
-        self._fixed = torch.zeros(len(_Numbers._fields), device=self.device)
         self._zero, self._one = torch.zeros((), device=self.device), torch.ones((), device=self.device)
 
     def learn(self, batch: Transitions, settings: QSettings, noise_of: NoiseOf) -> StepStats:
@@ -66,10 +65,7 @@ class TorchQKernel(ReplayNetwork):
         inputs = [torch.split(each, size) for each in self.load(batch)]
         if self.online.noisy:
             inputs.append(self._draw_noise(noise_of, num // size).unbind())
-        numbers = _Numbers(settings.learning_rate, settings.max_grad_norm, settings.tau)
-        if self.record is not None:
-            self._fixed.copy_(send(np.array(numbers, np.float32), self.device))
-            numbers = _Numbers(*self._fixed.unbind())
+        numbers = _QNumbers(*self.load_numbers(settings.learning_rate, settings.max_grad_norm, settings.tau))
 
         def run_step(*minibatch: Tensor) -> Tensor:
             return self._step(list(minibatch), settings, numbers)
@@ -98,7 +94,7 @@ class TorchQKernel(ReplayNetwork):
         drawn = [[net.draw_noise(rng) for net in (self.online, self.target)] for rng in generators]
         return send(np.array(drawn, np.float32), self.device)
 
-    def _step(self, minibatch: list[Tensor], settings: QSettings, numbers: _Numbers) -> Tensor:
+    def _step(self, minibatch: list[Tensor], settings: QSettings, numbers: _QNumbers) -> Tensor:
         """One gradient step, without leaving the device: its row of the table, followed by the errors."""
         if self.online.noisy:
             for net, noise in zip((self.online, self.target), minibatch.pop(), strict=True):
@@ -114,13 +110,13 @@ class TorchQKernel(ReplayNetwork):
                     target.lerp_(online, share)
         return _make_row(losses, norm)
 
-    def _backward(self, minibatch: list[Tensor], settings: QSettings) -> Losses:
+    def _backward(self, minibatch: list[Tensor], settings: QSettings) -> QLosses:
         """The loss of a minibatch, and its gradient in `adam.grad`."""
         given = self.unpack(minibatch)
         with torch.no_grad():
             next_values = self.target(given.next_inputs)
             next_scores = self.online(given.next_inputs) if settings.double else next_values
-        batch = Minibatch(
+        batch = QMinibatch(
             values=self.online(given.inputs),
             action=given.number("action").long(),
             reward=given.number("reward"),
@@ -141,7 +137,7 @@ class TorchQKernel(ReplayNetwork):
                 target.copy_(online)
 
 
-def _make_row(losses: Losses, norm: Tensor) -> Tensor:
+def _make_row(losses: QLosses, norm: Tensor) -> Tensor:
     """A row of the table of gradient steps, followed by the errors."""
     stats = torch.stack([losses.total.detach(), losses.value.detach(), losses.error.abs().mean(), norm])
     return torch.cat([stats, losses.error])

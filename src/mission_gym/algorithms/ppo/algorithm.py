@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 
 import numpy as np
 
 from mission_gym.algorithms.ppo.section import PpoSection, SettledPpo, own_section
+from mission_gym.clock import time_call
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
 from mission_gym.config.sizes import pick_batch_size
@@ -122,10 +121,7 @@ class Ppo(Algorithm):
             reason += "; a batch is the whole rollout"
         if section.batch_size != quarter:
             reason += f"; --batch-size auto: {quarter}"
-        facts = [Fact("batch", f"{section.batch_size}", reason)]
-        if hidden := self.layout(config, spec).critic_leaves:
-            facts.append(Fact("critic", f"also reads {', '.join(hidden)}", "which the actor does not"))
-        return facts
+        return [Fact("batch", f"{section.batch_size}", reason), *self.describe_critic(config, spec)]
 
     def measure_update_s(self, learner: Learner, config: Settled, spec: EnvSpec) -> float:
         """Seconds of learning per transition, on a block of noise: one epoch is timed, all are counted."""
@@ -140,10 +136,10 @@ class Ppo(Algorithm):
         order = learner.draw_order(np.random.default_rng(0), block)
         learner.section = section.model_copy(update={"n_epochs": 1})
         num_modules = len(sys.modules)
-        update_s = _time(lambda: learner.update(block))
+        update_s = time_call(lambda: learner.update(block))
         # The first update also allocates memory and, in a new process, loads libraries for seconds.
         if update_s < _LONG_S or len(sys.modules) > num_modules:
-            update_s = _time(lambda: learner.update(block))
+            update_s = time_call(lambda: learner.update(block))
         settings = learner.step_settings()._replace(learning_rate=0.0)
         epoch_s = 0.0
         if section.n_epochs > 1:
@@ -154,17 +150,11 @@ class Ppo(Algorithm):
                 for _ in range(repeats):
                     kernel.read([kernel.epoch(order, settings, lambda: False)])
 
-            epoch_s = _time(run_epochs) / repeats
+            epoch_s = time_call(run_epochs) / repeats
         learner.section = section
         learner.load_arrays(before)
         learner.clock.take()
         return (update_s + (section.n_epochs - 1) * epoch_s) / block.reward.size
-
-
-def _time(call: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    call()
-    return time.perf_counter() - begun
 
 
 def _fewest_steps(config: Settled, section: SettledPpo, enough: int) -> int:

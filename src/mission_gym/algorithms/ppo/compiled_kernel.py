@@ -17,15 +17,7 @@ import numpy as np
 from mission_gym.actions import ActionSpec
 from mission_gym.algorithms.ppo import compiled_loss, compiled_steps
 from mission_gym.algorithms.ppo.compiled_loss import ActionScratch
-from mission_gym.algorithms.ppo.compiled_steps import (
-    Batch,
-    Ranks,
-    Scratch,
-    Shape,
-    Vectors,
-    evaluate,
-    learn,
-)
+from mission_gym.algorithms.ppo.compiled_steps import SampleArrays, Scratch, Shape, evaluate, learn
 from mission_gym.algorithms.ppo.kernel import COLUMNS, Samples, make_evidence
 from mission_gym.algorithms.ppo.section import PpoSection, StepSettings
 from mission_gym.data import Array, LeafSpec
@@ -39,6 +31,7 @@ from mission_gym.learner.mlp import (
     make_mlp,
     total_width,
 )
+from mission_gym.learner.ranks import Ranks, Vectors
 from mission_gym.learner.verify import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team
@@ -113,7 +106,7 @@ class CompiledKernel(CompiledNetwork):
         spec, rows = self._spec, num_rows
         num_flat, num_actor_flat = spec.num_flat, self._shape.num_actor_flat
         mask = np.empty((rows if mask_size else 0, mask_size), np.bool_)
-        batch = Batch(
+        batch = SampleArrays(
             flat=real(rows, num_flat),
             action=real(rows, spec.action.num_stored),
             mask=mask,
@@ -163,7 +156,7 @@ class CompiledKernel(CompiledNetwork):
 
     def load_samples(self, samples: Samples) -> None:
         ones = np.ones(len(samples.log_prob), np.float32)
-        self._samples = Batch(
+        self._samples = SampleArrays(
             flat=samples.inputs.flat,
             action=np.asarray(samples.action, np.float32),
             mask=_NO_MASK if samples.mask is None else samples.mask,

@@ -1,9 +1,7 @@
 """Gradient steps on minibatches, compiled as one call without the GIL: the compiled form of the torch
 kernel's.
 
-Threads ("ranks") learn from fixed parts of every minibatch. Gradients are added in the order of the ranks,
-each rank for its part of the vector, and ranks wait for each other at a counter instead of in the
-interpreter. So the bits depend on the number of ranks only.
+Threads share each minibatch; see `learner.ranks`.
 """
 
 from __future__ import annotations
@@ -36,10 +34,11 @@ from mission_gym.algorithms.ppo.kernel import (
     VALUE_LOSS,
 )
 from mission_gym.algorithms.ppo.section import ADVANTAGE_FLOOR, StepSettings
-from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
+from mission_gym.compiled import kernel, matrix_entry, matrix_kernel
 from mission_gym.data import Array
 from mission_gym.learner.loops import step_adam
 from mission_gym.learner.mlp import Mlp, backward, forward, output
+from mission_gym.learner.ranks import Ranks, Vectors, add_gradients, find_part, meet
 
 
 class Shape(NamedTuple):
@@ -53,7 +52,7 @@ class Shape(NamedTuple):
     num_critic: int  # parameters of the critic, the first of the vector
 
 
-class Batch(NamedTuple):
+class SampleArrays(NamedTuple):
     """Transitions: all of a block, or the rows of a minibatch that one rank learns from."""
 
     flat: Array  # float32 [B, F]
@@ -69,29 +68,12 @@ class Batch(NamedTuple):
 class Scratch(NamedTuple):
     """The arrays of a rank, kept between steps: allocating them again would take as long as the products."""
 
-    batch: Batch
+    batch: SampleArrays
     actor_flat: Array  # float32 [B, A]: the actor's inputs; the same as `batch.flat` if it reads them all
     outputs: Array  # float32, flat: those of every layer for B rows
     d_outputs: Array
     spare: Array  # see `mlp.backward`
     actions: ActionScratch
-
-
-class Vectors(NamedTuple):
-    """Parameters, Adam's moments, and a gradient for each rank [R, P]."""
-
-    flat: Array
-    first: Array
-    second: Array
-    grads: Array
-
-
-class Ranks(NamedTuple):
-    """What ranks share: a counter of arrivals, which starts at 0, and statistics [R, columns + 1]. The last
-    column is the square of the critic's gradient, that of the norm the square of the actor's."""
-
-    counter: Array
-    partial: Array
 
 
 @matrix_kernel
@@ -148,7 +130,7 @@ def _learn(
 
 
 @kernel
-def _gather(samples: Batch, ids: Array, first: int, work: Scratch, normalize_advantage: bool) -> None:
+def _gather(samples: SampleArrays, ids: Array, first: int, work: Scratch, normalize_advantage: bool) -> None:
     """Copy the rank's rows of a minibatch, from `first` on; advantages are normalised over the whole
     minibatch."""
     rows = work.batch
@@ -183,17 +165,6 @@ def _gather(samples: Batch, ids: Array, first: int, work: Scratch, normalize_adv
 
 
 @kernel
-def _wait_for_ranks(counter: Array, arrivals: int) -> None:
-    """Wait until `arrivals` arrivals were counted since the start."""
-    atomic_add(counter, 0, 1)
-    looks = 0
-    while atomic_read(counter, 0) < arrivals:
-        looks += 1
-        if looks % 1024 == 0:
-            yield_core()
-
-
-@kernel
 def _sum_stats(partial: Array, sums: Array) -> None:
     """The statistics of all ranks: sums, and the largest ratio error. Column 0 is the norm."""
     for column in range(1, len(sums)):
@@ -210,7 +181,7 @@ def _sum_stats(partial: Array, sums: Array) -> None:
 def learn(
     shape: Shape,
     vectors: Vectors,
-    samples: Batch,
+    samples: SampleArrays,
     order: Array,
     settings: StepSettings,
     num_steps: int,
@@ -221,28 +192,23 @@ def learn(
 ) -> int:
     """One gradient step for each minibatch, a row of `order`; returns Adam's step count.
 
-    table [num minibatches, columns]: statistics. A gradient that is not finite is not applied.
+    table [num minibatches, columns]: statistics. A gradient that is not finite is not applied. The last
+    column of the ranks' statistics is the square of the critic's gradient, that of the norm the square of the
+    actor's.
     """
     flat, first, second, grads = vectors
     num_ranks, size = grads.shape
-    low, high = size * rank // num_ranks, size * (rank + 1) // num_ranks
+    low, high = find_part(size, rank, num_ranks)
     split = min(max(shape.num_critic, low), high)  # this rank's share of the critic ends here
     arrivals = 0
     for k in range(len(order)):
         _gather(samples, order[k], order.shape[1] * rank // num_ranks, work, settings.normalize_advantage)
         _learn(shape, flat, grads[rank], work, settings, ranks.partial[rank])
-        if num_ranks > 1:
-            arrivals += num_ranks
-            _wait_for_ranks(ranks.counter, arrivals)  # every rank's gradient is complete
-            for other in range(1, num_ranks):
-                for i in range(low, high):
-                    grads[0, i] += grads[other, i]
+        arrivals = add_gradients(vectors, rank, ranks, arrivals)
         critic, actor = grads[0, low:split], grads[0, split:high]
         ranks.partial[rank, -1] = np.dot(critic, critic)
         ranks.partial[rank, GRAD_NORM] = np.dot(actor, actor)
-        if num_ranks > 1:
-            arrivals += num_ranks
-            _wait_for_ranks(ranks.counter, arrivals)  # the squares of all parts are known
+        arrivals = meet(ranks, arrivals)  # the squares of all parts are known
         critic_square = actor_square = 0.0
         for other in range(num_ranks):
             critic_square += ranks.partial[other, -1]
@@ -259,11 +225,7 @@ def learn(
         if rank == 0:
             _sum_stats(ranks.partial, table[k])
             table[k, GRAD_NORM] = norm
-        if num_ranks > 1:
-            arrivals += num_ranks
-            _wait_for_ranks(
-                ranks.counter, arrivals
-            )  # all parameters are updated before the next forward pass
+        arrivals = meet(ranks, arrivals)  # all parameters are updated before the next forward pass
     return num_steps
 
 

@@ -194,7 +194,7 @@ class PpoLearner(Learner):
         log_prob, output = self.kernel.evaluate(inputs, action, mask, memory)
 
         scale = self.value_scale
-        value = output.astype(np.float64) if scale is None else scale.expand(output)
+        value = output.astype(np.float64) if scale is None else scale.denormalize(output)
         values = value[: num + num_columns].reshape(num_steps + 1, num_columns)
         ended = block.terminated | block.truncated
         next_value = values[1:].copy()
@@ -217,7 +217,7 @@ class PpoLearner(Learner):
             factor, shift = scale.merge(returns[block.valid])
             self.kernel.rescale_values(factor, shift)
             old_value = factor * old_value + shift  # the critic's output from now on
-            returns, advantage = scale.shrink(returns), advantage / scale.unit
+            returns, advantage = scale.normalize(returns), advantage / scale.unit
         samples = Samples(
             inputs=inputs,
             mask=mask,
@@ -249,7 +249,7 @@ class PpoLearner(Learner):
         weight = np.ones(len(values)) if samples.weight is None else samples.weight
         returns, predicted = samples.returns[weight > 0], values[weight > 0]
         if self.value_scale is not None:
-            predicted = self.value_scale.shrink(predicted)
+            predicted = self.value_scale.normalize(predicted)
         spread = float(returns.var())
         explained = 1.0 - float((returns - predicted).var()) / spread if spread > 0 else float("nan")
 

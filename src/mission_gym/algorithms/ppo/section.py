@@ -11,7 +11,7 @@ from mission_gym.config.rules import rollout_text
 from mission_gym.config.schema import AlgorithmSection, Config, SearchRange, SettledAlgorithm
 from mission_gym.config.sizes import nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
-from mission_gym.learner.schedule import schedule_of
+from mission_gym.learner.contract import schedule_of
 
 _BATCH, _BATCH_SHARE = 64, 1 / 32  # by default the larger of the two, on every device
 ADVANTAGE_FLOOR = 1e-5  # of the standard deviation of advantages: equal ones carry no signal to amplify
@@ -63,7 +63,8 @@ class PpoSection(AlgorithmSection):
     max_grad_norm: Number = Field(
         0.5,
         gt=0,
-        description="Norm to which gradients are clipped, actor and critic separately if they can be.",
+        description="Norm to which gradients are clipped, separately for actor and critic unless they share"
+        " layers.",
     )
     target_kl: Annotated[Number | None, NONE] = Field(
         None,

@@ -64,7 +64,7 @@ class TorchKernel(TorchNetwork):
             ADAM_EPSILON,
             is_acting=self.model.is_acting,
             can_capture=spec.network is None,
-            apart="critic." if _is_split(self.model) else None,
+            clipped_separately="critic." if _is_split(self.model) else None,
         )
         self._network: _Network = self.model
         if _can_stack(self.model):

@@ -1,8 +1,7 @@
-"""SAC. `section`: hyperparameters. `loss`: the equations, to read and to edit. `learner`: noise and metrics.
-`kernel`: the contract of the code that touches the networks. `torch_kernel`: the reference kernel.
-`compiled_kernel`, `compiled_steps`, `compiled_loss`: the compiled kernel. `build`: the learner of a config,
-and the verification of its kernels. `algorithm`: the record. The replay and its bookkeeping are in the
-learner room."""
+"""SAC. `section`: hyperparameters. `loss`: the equations, to read and to edit. `learner`: noise, metrics, and
+the verification of kernels. `kernel`: the contract of the code that touches the networks. `torch_kernel`: the
+reference kernel. `compiled_kernel`, `compiled_steps`, `compiled_loss`: the compiled kernel. `algorithm`: the
+record. The replay and its bookkeeping are in the learner package."""
 
 from mission_gym.algorithms.sac.algorithm import Sac
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mission_gym.algorithms.sac.section import SacSection, sac_section
 from mission_gym.config.layers import Resolved
 from mission_gym.config.schema import Config, Settled
@@ -25,22 +27,22 @@ class Sac(OffPolicyAlgorithm):
         return PolicySpec.of(config.policy, spec, form="squashed", outputs_per_real=2, critic_leaves=hidden)
 
     def make_learner(self, config: Settled, spec: EnvSpec) -> Learner:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.make_learner(config, spec)
+        return learner.make_learner(config, spec)
 
     def has_compiled_kernel(self, config: Config, threads: int) -> bool:
         return True
 
     def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.verify_compiled_kernel(config, spec, threads)
+        return learner.verify_compiled_kernel(config, spec, threads)
 
     def verify_device(self, config: Settled, spec: EnvSpec) -> str:
-        from mission_gym.algorithms.sac import build
+        from mission_gym.algorithms.sac import learner
 
-        return build.verify_device(config, spec)
+        return learner.verify_device(config, spec)
 
     def refuse(self, resolved: Resolved, spec: EnvSpec) -> list[str]:
         action, source = spec.action, resolved.sources["run.algo"]
@@ -58,6 +60,18 @@ class Sac(OffPolicyAlgorithm):
             ]
         return []
 
+    def choose_measured(
+        self, resolved: Resolved, collect_s: float, update_s: float
+    ) -> tuple[dict[str, Any], str]:
+        """Many gradient steps per transition need layer normalization: without it, values diverge."""
+        values, reason = super().choose_measured(resolved, collect_s, update_s)
+        sac, path, most = sac_section(resolved.config), "sac.critic_layer_norm", SacSection.NORM_RATIO
+        if values["sac.replay_ratio"] <= most or sac.critic_layer_norm:
+            return values, reason
+        if resolved.explicit(path):
+            return {"sac.replay_ratio": most}, f"{reason}; {most:g} without critic_layer_norm"
+        return values | {path: True}, f"{reason}; critic_layer_norm, as for every ratio above {most:g}"
+
     def flops_per_parameter(self, config: Settled) -> float:
         """Of two critics (target pass, pass and its backward, and the actor's pass with the gradient of the
         inputs) and one actor (next actions, pass and its backward), by weight."""
@@ -73,14 +87,12 @@ class Sac(OffPolicyAlgorithm):
         names = [kind, *(["layer norm"] if sac.critic_layer_norm else []), f"targets moved by {sac.tau:g}"]
         goal = target_entropy(sac, spec.action.num_reals)
         aim = f"learned, for an entropy of {goal:g}" if sac.learn_temperature else "fixed"
-        facts = [
+        return [
             *self.describe_replay(config, spec),
             Fact("targets", f"{sac.n_step}-step", ", ".join([*names, *scaled])),
             Fact("temperature", f"{sac.temperature_init:g}", aim),
+            *self.describe_critic(config, spec),
         ]
-        if hidden := self.layout(config, spec).critic_leaves:
-            facts.append(Fact("critic", f"also reads {', '.join(hidden)}", "which the actor does not"))
-        return facts
 
 
 def target_entropy(section: SacSection, num_reals: int) -> float:

@@ -20,12 +20,11 @@ from mission_gym.algorithms.sac import kernel as contract
 from mission_gym.algorithms.sac.compiled_loss import Draw
 from mission_gym.algorithms.sac.compiled_steps import (
     NUM_SUMS,
-    Ranks,
     SacRows,
     SacScratch,
     SacShape,
-    StepSettings,
-    Vectors,
+    SacStepSettings,
+    SacVectors,
     learn,
 )
 from mission_gym.algorithms.sac.kernel import (
@@ -56,6 +55,7 @@ from mission_gym.learner.mlp import (
     total_width,
 )
 from mission_gym.learner.off_policy_learner import StepStats, Transitions
+from mission_gym.learner.ranks import Ranks, Vectors
 from mission_gym.learner.verify import Evidence
 from mission_gym.policy import Encoded, PolicySpec
 from mission_gym.team import Team
@@ -105,7 +105,7 @@ class CompiledSacKernel:
         self.critics = CompiledNetwork(layouts[1], initial, part=CRITIC, frozen=(TARGET,))
         self.temperature = CompiledNetwork(layouts[2], initial, part=TEMPERATURE)
         self._networks = (self.actor, self.critics, self.temperature)
-        self._actor, self._critic, self._temperature = self._vectors = tuple(
+        self._vectors = tuple(
             Vectors(each.flat, each.first, each.second, np.zeros((threads, each.flat.size), np.float32))
             for each in self._networks
         )
@@ -129,7 +129,7 @@ class CompiledSacKernel:
         settings, threads, size = self.settings, self._threads, noise.shape[2]
         table, errors = np.empty((len(noise), NUM_STATS)), np.empty(len(batch.action), np.float32)
         goal = math.nan if settings.target_entropy is None else settings.target_entropy
-        steps = StepSettings(
+        steps = SacStepSettings(
             learning_rate, tau, settings.policy_delay, first, settings.num_dropped, float(goal)
         )
         rows = SacRows(
@@ -146,13 +146,13 @@ class CompiledSacKernel:
         shares = np.diff(np.arange(threads + 1) * size // threads).tolist()
         scratches = [self._scratch(rank, share) for rank, share in enumerate(shares)]
 
-        target = self.critics.frozen[TARGET]
+        actor, critic, temperature = self._vectors
+        vectors = SacVectors(actor, critic, temperature, self.critics.frozen[TARGET])
 
         def work(rank: int) -> tuple[int, int, int]:
             return learn(
-                self._shape, self._actor, self._critic, self._temperature, target, rows, steps, counts,
-                scratches[rank], rank, ranks, errors, table,
-            )  # fmt: skip
+                self._shape, vectors, rows, steps, counts, scratches[rank], rank, ranks, errors, table
+            )
 
         # Each thread takes one task, because the tasks wait for each other; so nothing else may fail in them.
         made = self._team.run([partial(work, rank) for rank in range(threads)])[0]

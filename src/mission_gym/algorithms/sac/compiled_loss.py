@@ -25,8 +25,8 @@ class Draw(NamedTuple):
     """Actions that were drawn from the policy, and what their gradient needs."""
 
     log_prob: Array  # float32 [R]
-    spread: Array  # float32 [R, K]: std noise
-    bend: Array  # float32 [R, K]: d log std / d raw log std
+    scaled_noise: Array  # float32 [R, K]: std noise
+    d_log_std: Array  # float32 [R, K]: d log std / d raw log std
 
 
 @kernel
@@ -41,15 +41,15 @@ def draw_actions(outputs: Array, noise: Array, action: Array, draw: Draw) -> Non
         for k in range(num):
             bent = math.tanh(float(outputs[i, num + k]))
             log_std = _LOW + _HALF_RANGE * (1.0 + bent)
-            spread = math.exp(log_std) * noise[i, k]
-            u = outputs[i, k] + spread
+            scaled = math.exp(log_std) * noise[i, k]
+            u = outputs[i, k] + scaled
             e = math.exp(-2.0 * abs(u))
             size = (1.0 - e) / (1.0 + e)
             action[i, k] = size if u > 0.0 else -size
             log_normal = -0.5 * noise[i, k] * noise[i, k] - log_std - HALF_LOG_2PI
             log_prob += log_normal - 2.0 * (_LOG_2 - abs(u) - math.log1p(e))
-            draw.spread[i, k] = spread
-            draw.bend[i, k] = _HALF_RANGE * (1.0 - bent * bent)
+            draw.scaled_noise[i, k] = scaled
+            draw.d_log_std[i, k] = _HALF_RANGE * (1.0 - bent * bent)
         draw.log_prob[i] = log_prob
 
 
@@ -67,7 +67,7 @@ def backward_actions(action: Array, draw: Draw, d_action: Array, d_log_prob: flo
             a = action[i, k]
             d_u = d_action[i, k] * (_ONE - a * a) + weight * (a + a)
             d_outputs[i, k] = d_u
-            d_outputs[i, num + k] = (d_u * draw.spread[i, k] - weight) * draw.bend[i, k]
+            d_outputs[i, num + k] = (d_u * draw.scaled_noise[i, k] - weight) * draw.d_log_std[i, k]
 
 
 @kernel
@@ -110,7 +110,11 @@ def compute_targets(
 
 @sum_kernel
 def _fit_quantile(value: Real, target: Array, num: int, share: Real) -> tuple[Real, Real]:
-    """The quantile Huber loss of an output against all targets [num], and its slope, both times num."""
+    """The quantile Huber loss of an output against all targets [num], and its slope, both times num.
+
+    With q the output, p its share and g = y - q for a target y: L = mean |p - 1[g < 0]| H(g), H(g) = g^2 / 2
+    for |g| <= 1, else |g| - 1/2. So dL/dq = -mean |p - 1[g < 0]| clip(g, -1, 1).
+    """
     loss = slope = _ZERO
     for t in range(num):
         gap = target[t] - value
@@ -134,6 +138,8 @@ def fit_values(
 ) -> tuple[float, float, float]:
     """See `loss.critic_loss`. values and d_values [C, R, M]; weight [R] or empty; size: B.
 
+    L = sum w / B sum_c l_c. For M = 1, l = (V - y)^2 / 2 and dL/dV = w / B (V - y). For quantiles, l is the
+    sum over m of the loss of `_fit_quantile` with share (m + 1/2) / M, and dL/dV_m = w / B times its slope.
     Returns the sums over rows of loss, mean value and |error|. errors [R].
     """
     num_critics, num_rows, num = values.shape
@@ -167,8 +173,11 @@ def fit_values(
 
 @kernel
 def follow_values(values: Array, size: int, d_values: Array) -> float:
-    """The sum of Q(o, a) over rows, and the gradient of -mean Q(o, a); see `loss.actor_loss`. values and
-    d_values [C, R, M]; size: B."""
+    """The sum of Q(o, a) over rows, and the gradient of L = -mean Q(o, a); see `loss.actor_loss`.
+
+    For M = 1, Q = min_c V_c, so dL/dV_c = -1 / B for the lowest critic, else 0. For quantiles, Q is the mean
+    of all, so dL/dV_cm = -1 / (B C M). values and d_values [C, R, M]; size: B.
+    """
     num_critics, num_rows, num = values.shape
     share, total = np.float32(-1.0 / size), 0.0
     for i in range(num_rows):

@@ -1,9 +1,7 @@
 """Gradient steps of SAC, several in one compiled call without the GIL: the compiled form of the torch
 kernel's.
 
-Threads ("ranks") learn from fixed parts of every minibatch. Gradients are added in the order of the ranks,
-each rank for its part of a vector, and ranks wait for each other at a counter instead of in the interpreter.
-So the bits depend on the number of ranks only.
+Threads share each minibatch; see `learner.ranks`.
 """
 
 from __future__ import annotations
@@ -34,10 +32,11 @@ from mission_gym.algorithms.sac.kernel import (
     NUM_CRITICS,
     VALUE,
 )
-from mission_gym.compiled import atomic_add, atomic_read, kernel, matrix_entry, matrix_kernel, yield_core
+from mission_gym.compiled import kernel, matrix_entry, matrix_kernel
 from mission_gym.data import Array
-from mission_gym.learner.loops import step_adam
+from mission_gym.learner.loops import copy_rows, step_adam
 from mission_gym.learner.mlp import COLUMN, Mlp, backward, backward_inputs, forward, output
+from mission_gym.learner.ranks import Ranks, Vectors, add_gradients, find_part, meet
 
 
 class SacShape(NamedTuple):
@@ -48,7 +47,7 @@ class SacShape(NamedTuple):
     num_quantiles: int
 
 
-class StepSettings(NamedTuple):
+class SacStepSettings(NamedTuple):
     """The settings of the gradient steps of a call."""
 
     learning_rate: float
@@ -57,15 +56,6 @@ class StepSettings(NamedTuple):
     first: int  # number of the first step in the run
     num_dropped: int
     target_entropy: float  # NaN: the temperature is not learned
-
-
-class Vectors(NamedTuple):
-    """A network's parameters, Adam's moments, and a gradient for each rank [R, P]."""
-
-    flat: Array
-    first: Array
-    second: Array
-    grads: Array
 
 
 class SacRows(NamedTuple):
@@ -78,6 +68,23 @@ class SacRows(NamedTuple):
     discount: Array
     weight: Array  # float32 [N], or empty
     noise: Array  # float32 [steps, 2, B, K]
+
+
+class SacVectors(NamedTuple):
+    """The vectors of the trained networks, and the parameters of the critics' targets."""
+
+    actor: Vectors
+    critic: Vectors
+    temperature: Vectors
+    target: Array
+
+
+class Position(NamedTuple):
+    """The part of a minibatch that a rank learns from: its rows from `low` on, in a step of the call."""
+
+    step: int
+    low: int
+    rank: int
 
 
 class SacScratch(NamedTuple):
@@ -100,33 +107,9 @@ class SacScratch(NamedTuple):
     target: Array  # float32 [R, C M]
 
 
-class Ranks(NamedTuple):
-    """What ranks share: a counter of arrivals, which starts at 0, and sums over rows [R, 5]."""
-
-    counter: Array
-    partial: Array
-
-
+# Columns of the statistics of a rank, all sums over its rows but for _SQUARE: of its part of a gradient.
 _LOSS_SUM, _VALUE_SUM, _ERROR_SUM, _SQUARE, _LOG_PROB_SUM = range(5)
 NUM_SUMS = 5
-
-
-@kernel
-def _wait_for_ranks(counter: Array, arrivals: int) -> None:
-    """Wait until `arrivals` arrivals were counted since the start."""
-    atomic_add(counter, 0, 1)
-    looks = 0
-    while atomic_read(counter, 0) < arrivals:
-        looks += 1
-        if looks % 1024 == 0:
-            yield_core()
-
-
-@kernel
-def _copy_rows(source: Array, first: int, out: Array, start: int, num: int, width: int) -> None:
-    for i in range(num):
-        for j in range(width):
-            out[start + i, j] = source[first + i, j]
 
 
 @matrix_kernel
@@ -140,39 +123,34 @@ def _values(shape: SacShape, num_rows: int, outputs: Array) -> Array:
 @matrix_kernel
 def _fit_critics(
     shape: SacShape,
-    vectors: Vectors,
-    target_flat: Array,
-    actor_flat: Array,
+    vectors: SacVectors,
     batch: SacRows,
-    step: int,
-    low: int,
-    rank: int,
+    at: Position,
     moves_actor: bool,
     alpha: float,
-    settings: StepSettings,
+    settings: SacStepSettings,
     work: SacScratch,
     errors: Array,
     sums: Array,
 ) -> None:
-    """The gradient of the critics' loss for the rank's rows, from `low` on in the minibatch; also draws the
-    policy's own actions if the actor moves."""
+    """The gradient of the critics' loss for the rank's rows; also draws the policy's own actions if the actor
+    moves."""
     size, num_rows, num_flat = batch.noise.shape[2], len(work.critic_x), batch.flat.shape[1]
-    num_reals, num_actor = batch.noise.shape[3], work.actor_x.shape[1]
-    begin = step * size + low
+    critic, begin = vectors.critic, at.step * size + at.low
     # One pass of the actor over both observations of a transition; products of more rows are faster.
     ahead = num_rows if moves_actor else 0
-    _copy_rows(batch.flat, begin, work.actor_x, 0, ahead, num_actor)
-    _copy_rows(batch.next_flat, begin, work.actor_x, ahead, num_rows, num_actor)
+    copy_rows(batch.flat, begin, work.actor_x, 0, ahead)
+    copy_rows(batch.next_flat, begin, work.actor_x, ahead, num_rows)
     x = work.actor_x[: ahead + num_rows]
-    forward(shape.actor, actor_flat, x, x, work.actor_outputs)
+    forward(shape.actor, vectors.actor.flat, x, x, work.actor_outputs)
     outputs = output(shape.actor, len(shape.actor.layers) - 1, len(x), len(x), work.actor_outputs)
-    noise = batch.noise[step, :, low : low + num_rows]
+    noise = batch.noise[at.step, :, at.low : at.low + num_rows]
     action = work.critic_x[:, num_flat:]
     draw_actions(outputs[ahead:], noise[1], action, work.next_draw)
     if moves_actor:
         draw_actions(outputs[:num_rows], noise[0], work.action, work.draw)
-    _copy_rows(batch.next_flat, begin, work.critic_x, 0, num_rows, num_flat)
-    forward(shape.critics, target_flat, work.critic_x, work.critic_x, work.critic_outputs)
+    copy_rows(batch.next_flat, begin, work.critic_x, 0, num_rows)
+    forward(shape.critics, vectors.target, work.critic_x, work.critic_x, work.critic_outputs)
     rows, target = slice(begin, begin + num_rows), work.target
     compute_targets(
         batch.reward[rows],
@@ -186,9 +164,9 @@ def _fit_critics(
     num_targets = 1
     if shape.num_quantiles > 1:
         num_targets = NUM_CRITICS * (shape.num_quantiles - settings.num_dropped)
-    _copy_rows(batch.flat, begin, work.critic_x, 0, num_rows, num_flat)
-    _copy_rows(batch.action, begin, action, 0, num_rows, num_reals)
-    forward(shape.critics, vectors.flat, work.critic_x, work.critic_x, work.critic_outputs)
+    copy_rows(batch.flat, begin, work.critic_x, 0, num_rows)
+    copy_rows(batch.action, begin, action, 0, num_rows)
+    forward(shape.critics, critic.flat, work.critic_x, work.critic_x, work.critic_outputs)
     sums[_LOSS_SUM], sums[_VALUE_SUM], sums[_ERROR_SUM] = fit_values(
         _values(shape, num_rows, work.critic_outputs),
         target,
@@ -199,7 +177,7 @@ def _fit_critics(
         errors[rows],
     )
     backward(
-        shape.critics, vectors.flat, vectors.grads[rank], work.critic_x, work.critic_x, num_rows,
+        shape.critics, critic.flat, critic.grads[at.rank], work.critic_x, work.critic_x, num_rows,
         work.critic_outputs, work.critic_d_outputs, work.spare,
     )  # fmt: skip
 
@@ -218,7 +196,7 @@ def _improve_actor(
     """The gradient of the actor's loss for the rank's rows, whose observations and actions are in `work`."""
     num_rows, num_reals = work.action.shape
     num_flat = work.critic_x.shape[1] - num_reals
-    _copy_rows(work.action, 0, work.critic_x[:, num_flat:], 0, num_rows, num_reals)
+    copy_rows(work.action, 0, work.critic_x[:, num_flat:], 0, num_rows)
     forward(shape.critics, critic_flat, work.critic_x, work.critic_x, work.critic_outputs)
     values = _values(shape, num_rows, work.critic_outputs)
     value = follow_values(values, size, _values(shape, num_rows, work.critic_d_outputs))
@@ -240,34 +218,6 @@ def _improve_actor(
     sums[_LOSS_SUM], sums[_LOG_PROB_SUM] = alpha * log_prob - value, log_prob
 
 
-@matrix_kernel
-def _add_gradients(grads: Array, rank: int, ranks: Ranks, arrivals: int) -> float:
-    """Add the gradients of all ranks to the first one's, each rank a part; returns the norm."""
-    num_ranks, size = grads.shape
-    low, high = size * rank // num_ranks, size * (rank + 1) // num_ranks
-    if num_ranks > 1:
-        _wait_for_ranks(ranks.counter, arrivals + num_ranks)  # every rank's gradient is complete
-        for other in range(1, num_ranks):
-            for i in range(low, high):
-                grads[0, i] += grads[other, i]
-    ranks.partial[rank, _SQUARE] = np.dot(grads[0, low:high], grads[0, low:high])
-    if num_ranks > 1:
-        _wait_for_ranks(ranks.counter, arrivals + 2 * num_ranks)  # the squares of all parts are known
-    square = 0.0
-    for other in range(num_ranks):
-        square += ranks.partial[other, _SQUARE]
-    return math.sqrt(square)
-
-
-@matrix_kernel
-def _step(vectors: Vectors, rank: int, number: int, learning_rate: float) -> None:
-    """Adam's step on the rank's part of a network."""
-    flat, first, second, grads = vectors
-    num_ranks, size = grads.shape
-    part = slice(size * rank // num_ranks, size * (rank + 1) // num_ranks)
-    step_adam(flat[part], grads[0, part], first[part], second[part], number, learning_rate, 1.0, ADAM_EPSILON)
-
-
 @kernel
 def _add(partial: Array, column: int) -> float:
     total = 0.0
@@ -276,15 +226,34 @@ def _add(partial: Array, column: int) -> float:
     return total
 
 
+@matrix_kernel
+def _find_norm(vectors: Vectors, rank: int, ranks: Ranks, arrivals: int) -> tuple[float, int]:
+    """The norm of the gradient of all ranks, added up in the first one's, and the arrivals."""
+    num_ranks, size = vectors.grads.shape
+    arrivals = add_gradients(vectors, rank, ranks, arrivals)
+    low, high = find_part(size, rank, num_ranks)
+    ranks.partial[rank, _SQUARE] = np.dot(vectors.grads[0, low:high], vectors.grads[0, low:high])
+    arrivals = meet(ranks, arrivals)  # the squares of all parts are known
+    return math.sqrt(_add(ranks.partial, _SQUARE)), arrivals
+
+
+@matrix_kernel
+def _step(vectors: Vectors, rank: int, number: int, learning_rate: float) -> None:
+    """Adam's step on the rank's part of a network."""
+    flat, first, second, grads = vectors
+    low, high = find_part(len(flat), rank, len(grads))
+    step_adam(
+        flat[low:high], grads[0, low:high], first[low:high], second[low:high], number, learning_rate, 1.0,
+        ADAM_EPSILON,
+    )  # fmt: skip
+
+
 @matrix_entry
 def learn(
     shape: SacShape,
-    actor: Vectors,
-    critic: Vectors,
-    temperature: Vectors,
-    target: Array,
+    vectors: SacVectors,
     batch: SacRows,
-    settings: StepSettings,
+    settings: SacStepSettings,
     counts: Array,
     work: SacScratch,
     rank: int,
@@ -295,23 +264,20 @@ def learn(
     """One gradient step for each row of `table` [steps, NUM_STATS]; returns Adam's step counts of actor,
     critics and temperature, which begin at `counts`.
 
-    target: the parameters of the critics' targets. errors: [N]. A gradient that is not finite is not applied;
-    its norm in the table shows it.
+    errors: [N]. A gradient that is not finite is not applied; its norm in the table shows it.
     """
+    actor, critic, temperature, target = vectors
     num_ranks, size = critic.grads.shape[0], batch.noise.shape[2]
-    low = size * rank // num_ranks
-    first, last = len(target) * rank // num_ranks, len(target) * (rank + 1) // num_ranks
+    low, _ = find_part(size, rank, num_ranks)
+    first, last = find_part(len(target), rank, num_ranks)
     num_actor, num_critic, num_temperature = counts[0], counts[1], counts[2]
     arrivals, sums, tau = 0, ranks.partial[rank], np.float32(settings.tau)
     for k in range(len(table)):
         moves_actor = (settings.first + k) % settings.policy_delay == 0
         alpha = math.exp(temperature.flat[0])
-        _fit_critics(
-            shape, critic, target, actor.flat, batch, k, low, rank, moves_actor, alpha, settings, work,
-            errors, sums,
-        )  # fmt: skip
-        norm = _add_gradients(critic.grads, rank, ranks, arrivals)
-        arrivals += 2 * num_ranks
+        at = Position(k, low, rank)
+        _fit_critics(shape, vectors, batch, at, moves_actor, alpha, settings, work, errors, sums)
+        norm, arrivals = _find_norm(critic, rank, ranks, arrivals)
         if rank == 0:
             table[k, :] = 0.0
             table[k, CRITIC_LOSS] = _add(ranks.partial, _LOSS_SUM) / size
@@ -321,13 +287,10 @@ def learn(
         if math.isfinite(norm):
             num_critic += 1
             _step(critic, rank, num_critic, settings.learning_rate)
-        if num_ranks > 1:
-            arrivals += num_ranks
-            _wait_for_ranks(ranks.counter, arrivals)  # the critics have moved
+        arrivals = meet(ranks, arrivals)  # the critics have moved
         if moves_actor:
             _improve_actor(shape, actor, critic.flat, rank, size, alpha, work, sums)
-            actor_norm = _add_gradients(actor.grads, rank, ranks, arrivals)
-            arrivals += 2 * num_ranks
+            actor_norm, arrivals = _find_norm(actor, rank, ranks, arrivals)
             log_prob = _add(ranks.partial, _LOG_PROB_SUM) / size
             if rank == 0:
                 table[k, ACTOR_STEPS], table[k, ACTOR_NORM] = 1.0, actor_norm
@@ -352,7 +315,5 @@ def learn(
         if math.isfinite(norm):
             for i in range(first, last):
                 target[i] += tau * (critic.flat[i] - target[i])
-        if num_ranks > 1:
-            arrivals += num_ranks
-            _wait_for_ranks(ranks.counter, arrivals)  # all parameters have moved
+        arrivals = meet(ranks, arrivals)  # all parameters have moved
     return num_actor, num_critic, num_temperature

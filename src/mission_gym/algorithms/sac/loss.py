@@ -16,14 +16,14 @@ from torch.nn import functional as F
 from mission_gym.policy.sampling import HALF_LOG_2PI, LOG_STD_RANGE
 
 
-class Sampled(NamedTuple):
+class ActionSample(NamedTuple):
     """Actions of the policy with their log-probabilities."""
 
     action: Tensor  # [B, K], in -1..1
     log_prob: Tensor  # [B]
 
 
-def sample_actions(outputs: Tensor, noise: Tensor) -> Sampled:
+def sample_actions(outputs: Tensor, noise: Tensor) -> ActionSample:
     """a = tanh(u), u = mean + std noise, log pi(a) = log N(u) - sum log(1 - tanh(u)^2).
 
     log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), exact for large |u|. The log of std is limited
@@ -35,7 +35,7 @@ def sample_actions(outputs: Tensor, noise: Tensor) -> Sampled:
     u = mean + log_std.exp() * noise
     log_normal = -0.5 * noise.square() - log_std - HALF_LOG_2PI
     log_slope = 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))
-    return Sampled(u.tanh(), (log_normal - log_slope).sum(dim=1))
+    return ActionSample(u.tanh(), (log_normal - log_slope).sum(dim=1))
 
 
 def compute_targets(

@@ -8,16 +8,16 @@ from pydantic import Field
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.rules import Unused
-from mission_gym.config.schema import Config, SearchRange, SettledAlgorithm
-from mission_gym.config.types import NONE, Number, Whole
-from mission_gym.learner.off_policy import ReplaySection, unused_replay_values
+from mission_gym.config.schema import Config, SearchRange
+from mission_gym.config.types import NONE, Number, PositiveOrAuto, Whole
+from mission_gym.learner.off_policy import RATIO_TEXT, ReplaySection, unused_replay_values
 
 
 class SacSection(ReplaySection):
     """The hyperparameters of SAC."""
 
     batch_size: Whole = Field(256, ge=1, description="Transitions of a gradient step.")
-    replay_ratio: Number = Field(1.0, gt=0, description="Gradient steps per transition, for any n_envs.")
+    replay_ratio: PositiveOrAuto = Field(1.0, description=RATIO_TEXT)
     replay_size: Whole = Field(
         1_000_000, ge=1, description="Capacity of the replay in transitions, over all environments."
     )
@@ -33,7 +33,7 @@ class SacSection(ReplaySection):
         0.1, gt=0, description="Initial weight of the entropy, in units of the returns' standard deviation."
     )
     learn_temperature: bool = Field(
-        True, description="Adapt the weight of the entropy to target_entropy; off: it stays."
+        True, description="Tune the temperature to target_entropy; otherwise it is fixed."
     )
     target_entropy: Annotated[Number | None, NONE] = Field(
         None, description="Entropy of the policy that the temperature aims at. none: minus the action's size."
@@ -57,6 +57,8 @@ class SacSection(ReplaySection):
         "tau": SearchRange(1e-3, 0.1, "log"),
         "n_step": SearchRange(1, 5, "log"),
     }
+    RATIO_RANGE: ClassVar = (0.5, 20.0)
+    NORM_RATIO: ClassVar = 2.0  # above it, auto normalizes the critics' layers
     PROFILE: ClassVar = {"vector.n_envs": 4, "policy.network_arch": (256, 256), "policy.activation": "relu"}
     IMAGE_PROFILE: ClassVar = {"sac.replay_size": 50_000}
     UNUSED: ClassVar = (
@@ -88,15 +90,6 @@ class SacSection(ReplaySection):
                 f" less [{resolved.sources['sac.drop_quantiles']}]"
             )
         return super().fit(resolved, notes, problems)
-
-
-class SettledSac(SacSection, SettledAlgorithm):
-    """The same, settled."""
-
-    batch_size: Whole
-
-
-SacSection.SETTLED = SettledSac
 
 
 def sac_section(config: Config) -> SacSection:

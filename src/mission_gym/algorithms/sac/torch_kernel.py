@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,7 +27,7 @@ from mission_gym.algorithms.sac.kernel import (
     head_power,
 )
 from mission_gym.algorithms.sac.loss import (
-    Sampled,
+    ActionSample,
     actor_loss,
     compute_targets,
     critic_loss,
@@ -37,10 +36,10 @@ from mission_gym.algorithms.sac.loss import (
 )
 from mission_gym.data import Array
 from mission_gym.learner.off_policy_learner import StepStats, Transitions
-from mission_gym.learner.replay_network import Minibatch, ReplayNetwork
+from mission_gym.learner.replay_network import ReplayMinibatch, ReplayNetwork
 from mission_gym.learner.verify import Evidence
 from mission_gym.policy import Encoder, PolicySpec
-from mission_gym.policy.torch_forms import ACTIVATIONS, Actor
+from mission_gym.policy.torch_forms import ACTIVATIONS, ActorNetwork
 from mission_gym.policy.transfer import send
 from mission_gym.policy.trunks import SQRT2, Inputs, make_trunk
 
@@ -98,7 +97,7 @@ class Temperature(nn.Module):
         self.log_alpha = nn.Parameter(torch.tensor([math.log(initial)]))
 
 
-class _Numbers(NamedTuple):
+class _SacNumbers(NamedTuple):
     """The settings that change between steps, as floats, or as tensors that a captured step reads again."""
 
     learning_rate: float | Tensor
@@ -119,7 +118,7 @@ class TorchSacKernel(ReplayNetwork):
     def __init__(self, spec: PolicySpec, seed: int, settings: SacSettings, device: str = "cpu") -> None:
         self.settings = settings
         own = spec.actor_inputs
-        self.actor, self.temperature = Actor(own, seed), Temperature(settings.temperature)
+        self.actor, self.temperature = ActorNetwork(own, seed), Temperature(settings.temperature)
         self._num_flat, self._num_shaped = own.num_flat, len(Encoder(own.leaves, False).shaped)
         self.critics, self.target = (
             Critics(spec, seed + 1, settings.num_quantiles, settings.layer_norm) for _ in range(2)
@@ -134,17 +133,13 @@ class TorchSacKernel(ReplayNetwork):
             can_capture=spec.network is None and settings.policy_delay == 1,
         )
         self._target_flat = self.adams[CRITIC].flatten(self.target)
-        self._fixed = torch.zeros(len(_Numbers._fields), device=self.device)
         self._zero, self._one = torch.zeros((), device=self.device), torch.ones((), device=self.device)
 
     def learn(self, batch: Transitions, noise: Array, learning_rate: float, first: int) -> StepStats:
         size, delay = self.settings.batch_size, self.settings.policy_delay
         inputs: list[Sequence[Tensor]] = [torch.split(each, size) for each in self.load(batch)]
         inputs.append(send(noise, self.device).unbind())
-        numbers = _Numbers(learning_rate, self.settings.tau)
-        if self.record is not None:
-            self._fixed.copy_(send(np.array(numbers, np.float32), self.device))
-            numbers = _Numbers(*self._fixed.unbind())
+        numbers = _SacNumbers(*self.load_numbers(learning_rate, self.settings.tau))
         moves: Iterator[bool] = (number % delay == 0 for number in range(first, first + len(noise)))
 
         def run_step(*tensors: Tensor) -> Tensor:
@@ -179,7 +174,9 @@ class TorchSacKernel(ReplayNetwork):
         self.adams[CRITIC].rescale(head_power, factor)
         self.adams[""].rescale(lambda name: 1, factor)
 
-    def _step(self, minibatch: Minibatch, noise: Tensor, numbers: _Numbers, moves_actor: bool) -> Tensor:
+    def _step(
+        self, minibatch: ReplayMinibatch, noise: Tensor, numbers: _SacNumbers, moves_actor: bool
+    ) -> Tensor:
         """One gradient step, without leaving the device: its row of the table, followed by the errors."""
         critic, actor = self.adams[CRITIC], self.adams[""]
         loss, values, error = self._value_loss(minibatch, noise[1])
@@ -205,7 +202,7 @@ class TorchSacKernel(ReplayNetwork):
             stats = [loss.detach(), values.detach().mean(), error.abs().mean(), norm, *of_actor, alpha]
             return torch.cat([torch.stack(stats), error])
 
-    def _value_loss(self, minibatch: Minibatch, next_noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _value_loss(self, minibatch: ReplayMinibatch, next_noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss of the critics, their values, and the error of each transition."""
         alpha = self.temperature.log_alpha.detach().exp()
         with torch.no_grad():
@@ -222,7 +219,7 @@ class TorchSacKernel(ReplayNetwork):
         loss, error = critic_loss(values, target, minibatch.weight)
         return loss, values, error
 
-    def _policy_losses(self, minibatch: Minibatch, noise: Tensor) -> _Policy:
+    def _policy_losses(self, minibatch: ReplayMinibatch, noise: Tensor) -> _Policy:
         """The losses of actor and temperature, with new actions of the policy."""
         log_alpha = self.temperature.log_alpha
         sampled = self._act(minibatch.inputs, noise)
@@ -232,7 +229,7 @@ class TorchSacKernel(ReplayNetwork):
         of_alpha = None if goal is None else temperature_loss(log_alpha, sampled.log_prob, goal).squeeze(0)
         return _Policy(loss, of_alpha, entropy)
 
-    def _act(self, inputs: Inputs, noise: Tensor) -> Sampled:
+    def _act(self, inputs: Inputs, noise: Tensor) -> ActionSample:
         flat, shaped = inputs
         outputs = self.actor.actor_outputs((flat[:, : self._num_flat], shaped[: self._num_shaped]))
         return sample_actions(outputs, noise)

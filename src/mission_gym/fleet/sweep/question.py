@@ -12,7 +12,7 @@ from mission_gym.config.plain_yaml import to_plain
 from mission_gym.config.rules import apply_rules, fix_num_envs
 from mission_gym.config.sizes import parse_count, parse_duration_s
 from mission_gym.errors import ConfigError, TrustError, UsageError
-from mission_gym.fleet.sweep.space import limit_rollouts, list_axes, make_choice, read_axes
+from mission_gym.fleet.sweep.space import ALGO, limit_rollouts, list_axes, make_choice, read_axes
 from mission_gym.plan.cache import find_max_rollout, size_paths
 from mission_gym.procs import usable_cores
 from mission_gym.store.sweeps import DEFAULT, Axis, Question, StartingPoint, Values
@@ -100,7 +100,8 @@ def make_question(request: SweepRequest, values: Values, resolve: Resolve, say: 
             problems.append("no field is left to search; name fields that are not given as flags [--over]")
     if problems or preview is None:
         raise ConfigError(list(dict.fromkeys(problems)))
-    fixed = values | {"n_envs": config.num_envs}  # the same rollouts in every trial, and with the preset
+    # The same rollouts in every trial, and with the preset; but each algorithm has its own.
+    fixed = values if ALGO in (axis.path for axis in axes) else values | {"n_envs": config.num_envs}
     if config.vector.num_agents > 1:
         fixed |= {"num_agents": config.vector.num_agents}
     first = config.run.seed

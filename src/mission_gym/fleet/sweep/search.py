@@ -76,7 +76,7 @@ class Search:
         """The unfinished jobs of a running trial, and of its retest."""
         own = list_jobs(jobs, name_trial(trial.row.number)) if trial.row.state == "running" else []
         again = list_jobs(jobs, name_retest(trial.row.number))
-        return [job for job in (*own, *again) if job.state != "done" and not trial.is_doomed]
+        return [job for job in (*own, *again) if job.state != "done" and not trial.is_stopping]
 
     def feed(self, jobs: Jobs) -> bool:
         """Take in ended jobs, and ask for the next ones; returns whether jobs were added."""
@@ -111,7 +111,7 @@ class Search:
         if not own:
             return False
         if not all(job.has_ended for job in own):
-            if self._question.pruner != "none" and not trial.is_doomed:
+            if self._question.pruner != "none" and not trial.is_stopping:
                 self._stop_if_behind(number, own)
             return False
         results, causes = read_results(own, read_score)
@@ -120,7 +120,7 @@ class Search:
             self._study.note(number, curve=read_curve(own))
             self._study.finish(number, score, mean(result.seconds for result in results))
             outcome = f"lower bound {show_number(score)}"
-        elif trial.is_doomed:
+        elif trial.is_stopping:
             self._study.drop(number, "behind the median of the others", is_pruned=True)
             outcome = "pruned"
         else:

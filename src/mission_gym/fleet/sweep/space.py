@@ -21,6 +21,7 @@ from mission_gym.store.sweeps import Axis, Value
 _BETWEEN = re.compile(r",(?=\s*[A-Za-z_][\w.-]*\s*=)")  # between items; `64,64|256,256` is one item
 _LOG_RATIO = 100.0  # high / low from which an unknown range gets a log scale
 _DIGITS = 3  # of a drawn number
+ALGO = "run.algo"
 _FOR_SPEED = ("vector", "compute")
 
 
@@ -59,6 +60,11 @@ def read_axes(over: str, base: Resolved, problems: list[str]) -> list[Axis]:
             problems.append(f"{name!r} is not a known field{nearest(name, paths)}; correct the name [--over]")
         elif path in axes:
             problems.append(f"{name} is given twice; keep one [--over]")
+        elif path == ALGO:
+            try:
+                axes[path] = _read_choices(path, text.replace(",", "|"), base)
+            except ConfigError as error:
+                problems += error.problems
         elif section not in (algo, "policy"):
             why = "is chosen for speed" if section in _FOR_SPEED else "must be the same for all trials"
             problems.append(f"{name} can't be searched: it {why}; give it as a flag [--over]")
@@ -69,6 +75,11 @@ def read_axes(over: str, base: Resolved, problems: list[str]) -> list[Axis]:
                 axes[path] = (_read_choices if "|" in text else _read_range)(path, text, base)
             except ConfigError as error:
                 problems += error.problems
+    if ALGO in axes and (others := [each.name for path, each in axes.items() if path.startswith(f"{algo}.")]):
+        problems.append(
+            f"{', '.join(others)}: algorithms have their own fields, so none is searched with algo; search"
+            " one of both [--over]"
+        )
     return list(axes.values())
 
 
@@ -143,6 +154,8 @@ def fit_values(base: Resolved, values: Mapping[str, Any]) -> dict[str, Any]:
     do not fit together are adapted like those of a preset. If that is impossible, the run will be refused,
     and its trial fails."""
     given = {path.split(".")[1]: value for path, value in values.items()}
+    if ALGO in values:  # another section, whose own rules apply
+        return given
     try:
         plain, fitted = apply_rules(base)[0].config, apply_rules(base.with_values(values, "sweep"))[0].config
     except ConfigError:

@@ -49,7 +49,7 @@ class SweepTrial(NamedTuple):
     row: TrialRow
     given: Values  # the flags of its runs
     curve: Sequence[float]  # lower bounds of its evaluations
-    is_doomed: bool  # it will be pruned: its runs were asked to stop
+    is_stopping: bool  # it will be pruned: its runs were asked to stop
 
 
 class Study:

@@ -14,8 +14,7 @@ import yaml
 
 from mission_gym.config.layers import Resolved
 from mission_gym.config.plain_yaml import to_plain
-from mission_gym.fleet.drafts import Draft, Needs, name_member
-from mission_gym.fleet.requests import make_requests
+from mission_gym.fleet.requests import Draft, Needs, make_requests, name_member
 from mission_gym.fleet.sweep.study import SweepTrial, rank
 from mission_gym.intervals import LEVEL, MIN_SEEDS, compare_means, describe_seeds, estimate_excess
 from mission_gym.report.formats import show_number
@@ -192,6 +191,8 @@ def make_preset(
     chosen: dict[str, Any] = {"run.algo": config.run.algo, "vector.n_envs": config.num_envs}
     chosen |= {path: config.value(path) for path in kept if config.value(path) != "auto"}
     chosen |= {axis.path: trial.row.values[axis.name] for axis in question.axes}
+    if chosen["run.algo"] != config.run.algo:  # sizes and fields of the other algorithm
+        chosen = {path: value for path, value in chosen.items() if path.split(".")[0] in ("run", "policy")}
     chosen |= {paths[name]: value for name, value in trial.given.items()}
     by_section: dict[str, dict[str, Any]] = {}
     for path, value in chosen.items():

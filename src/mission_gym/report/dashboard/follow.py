@@ -40,7 +40,7 @@ def read_status(run: RunDir) -> dict[str, Any]:
         return {"state": "damaged", "cause": str(error)}
 
 
-class _Snapshot(NamedTuple):
+class _RunNews(NamedTuple):
     """The present state of a run, from an offset of its stream on."""
 
     end: int | None  # of its stream; None if it was cut
@@ -105,17 +105,17 @@ class Follower:
         async for text in self._repeat(poll):
             yield text
 
-    def _read_run(self, name: str, offset: int) -> _Snapshot | None:
+    def _read_run(self, name: str, offset: int) -> _RunNews | None:
         run = self._index.find(name)
         if run is None:
             return None
         part = read_added(run.metrics_jsonl, offset)
         if part is None:
-            return _Snapshot(None, "", "", [])
+            return _RunNews(None, "", "", [])
         rows = ""
         if part.end != offset:
             rows = _event("rows", {"columns": make_columns(part.rows), "end": part.end}, part.end)
-        return _Snapshot(part.end, rows, _event("status", read_status(run)), stamp_files(run))
+        return _RunNews(part.end, rows, _event("status", read_status(run)), stamp_files(run))
 
     def _read_index(self, version: int) -> tuple[int, str]:
         found = self._index.changes(version)

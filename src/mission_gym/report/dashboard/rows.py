@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from mission_gym.store.tables import find_end
+
 Row = dict[str, Any]
 _CATCH_UP_BYTES = 1 << 22  # if more was added, the page loads the run again
 _TAIL_BYTES = 1 << 18
@@ -43,7 +45,7 @@ def read_part(
     about `num_rows`, including the last."""
     try:
         with _open(path) as file:
-            end = _find_end(file)
+            end = find_end(file.fileno())
             start = 0 if low is None else _find_step(file, low, end)
             stop = end if high is None else max(start, _find_step(file, high + 1, end))
             if stop - start <= whole_bytes:
@@ -57,7 +59,7 @@ def read_added(path: Path, offset: int) -> Part | None:
     """The rows from byte `offset` on; None if the file was cut meanwhile, as a resume does."""
     try:
         with _open(path) as file:
-            end = _find_end(file)
+            end = find_end(file.fileno())
             if end == offset:
                 return Part([], end)
             if end < offset or (offset and _byte_at(file, offset - 1) != b"\n"):
@@ -75,7 +77,7 @@ def find_last(path: Path, event: str) -> Row | None:
     head = b'{"event": ' + json.dumps(event).encode()
     try:
         with _open(path) as file:
-            end = _find_end(file)
+            end = find_end(file.fileno())
             start = max(0, end - _SEARCHED_BYTES)
             file.seek(start)
             block = (b"" if start else b"\n") + file.read(end - start)
@@ -114,19 +116,6 @@ def _open(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(f"{path} is not a file")
     return os.fdopen(descriptor, "rb")
-
-
-def _find_end(file: BinaryIO) -> int:
-    """The offset behind the last line break, without a line that is being written."""
-    end = os.fstat(file.fileno()).st_size
-    while end > 0:
-        start = max(0, end - (1 << 16))
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
 
 
 def _byte_at(file: BinaryIO, offset: int) -> bytes:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from mission_gym.report.formats import show_count, show_duration, show_number
 from mission_gym.report.groups import describe_jobs, show_counts, view_jobs
-from mission_gym.report.screen.streams import PatientStream, inert
+from mission_gym.report.screen.streams import SafeStream, strip_control
 from mission_gym.report.terminal import Event, RunView
 from mission_gym.store.files import to_json
 from mission_gym.store.groups import GroupDir, Job
@@ -37,7 +37,7 @@ class _InertConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=inert(segment.text))
+            yield segment if segment.control else segment._replace(text=strip_control(segment.text))
 
     def _check_buffer(self) -> None:
         try:
@@ -48,7 +48,7 @@ class _InertConsole(Console):
 
 def make_console(*, stderr: bool = False) -> Console:
     """A console that prints brackets and colons literally."""
-    stream: Any = PatientStream(sys.stderr if stderr else sys.stdout)
+    stream: Any = SafeStream(sys.stderr if stderr else sys.stdout)
     console = _InertConsole(file=stream, highlight=False, markup=False, emoji=False)
     if not console.is_terminal and not console.is_jupyter and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
@@ -194,7 +194,7 @@ class JobsScreen(_LiveView):
     def say(self, text: str) -> None:
         """Print a line."""
         if not self._quiet:
-            self._console.print(inert(text), soft_wrap=True, style="dim")
+            self._console.print(strip_control(text), soft_wrap=True, style="dim")
 
     def watch(self, jobs: Mapping[str, Job]) -> None:
         """Show the jobs: as a table, or as a plain line if a state changed or some time has passed."""

@@ -15,7 +15,7 @@ from typing import Any
 _ACTIVE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def inert(text: str) -> str:
+def strip_control(text: str) -> str:
     """The text without characters that a terminal obeys."""
     return _ACTIVE.sub("", text)
 
@@ -23,7 +23,7 @@ def inert(text: str) -> str:
 def say(message: str) -> None:
     """Print a message to stderr, unless it is empty."""
     if message:
-        sys.stderr.write(f"{inert(message)}\n")
+        sys.stderr.write(f"{strip_control(message)}\n")
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def messages_to_stderr() -> Iterator[None]:
         os.close(saved)
 
 
-class PatientStream:
+class SafeStream:
     """A text stream that goes silent if its pipe or terminal is closed, or the disk is full."""
 
     def __init__(self, stream: Any) -> None:
@@ -74,14 +74,14 @@ class PatientStream:
 
 
 @contextmanager
-def patient_streams() -> Iterator[PatientStream]:
+def patient_streams() -> Iterator[SafeStream]:
     """Make stdout, which is yielded, and stderr patient streams, also if they were closed."""
     # If one of the three was closed, the first file of a run would get its descriptor and the output.
     while (null := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(null)
     before = sys.stdout, sys.stderr
-    out, err = map(PatientStream, before)
+    out, err = map(SafeStream, before)
     sys.stdout, sys.stderr = out, err
     try:
         yield out

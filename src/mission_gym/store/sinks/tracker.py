@@ -19,11 +19,10 @@ from pydantic import TypeAdapter
 from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import RunStateError
 from mission_gym.store import GROUP
-from mission_gym.store.files import remove_leftovers, write_json
-from mission_gym.store.lineage import read_lineage
+from mission_gym.store.files import Count, Record, Str, read_validated, remove_leftovers, write_json
+from mission_gym.store.rundir import read_lineage
 from mission_gym.store.sinks import Event, Sink, SinkContext, pick_scalars
 from mission_gym.store.tables import MetricsLog
-from mission_gym.store.validation import Count, Record, Str, read_validated
 
 PROJECT = "mission-gym"
 _FIRST_S, _LONGEST_S = 1.0, 60.0  # between two attempts while a tracker can't be reached

@@ -1,11 +1,8 @@
 """The types of flags as arguments of `train`, `iterate` and `branch`. `make docs` writes this."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
-
 
 class Flags(TypedDict, total=False):
     """Every flag of a run; docs/configuration.md describes them."""
@@ -43,7 +40,7 @@ class Flags(TypedDict, total=False):
     max_grad_norm: float
     target_kl: float | None
     normalize_advantage: bool
-    replay_ratio: float
+    replay_ratio: Literal["auto"] | float
     replay_size: int | str
     learning_starts: int | str
     n_step: int | str

@@ -15,7 +15,7 @@ from mission_gym.algorithms.ppo.learner import PpoLearner
 from mission_gym.config.rules import apply_rules
 from mission_gym.data import Array, Block, Progress
 from mission_gym.errors import NotFiniteError, WorkerDied
-from mission_gym.learner import loop, overlap
+from mission_gym.learner import loop
 from mission_gym.rollout.blocks import clear_block
 from mission_gym.rollout.collector import BlockCollector
 from mission_gym.run.build import make_collector, make_learner, one_blas_thread
@@ -46,7 +46,7 @@ class Parts:
     blocks: list[Block]
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Progress]:
-        return overlap.run(self.collector, self.learner, self.blocks, T * S * UPDATES, stop)
+        return loop.run_overlapping(self.collector, self.learner, self.blocks, T * S * UPDATES, stop)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mission_gym.learner.priorities import EPSILON, Priorities
+from mission_gym.learner.replay_loops import EPSILON, Priorities
 
 
 def make(errors: list[float], alpha: float = 0.6) -> Priorities:
