@@ -108,7 +108,7 @@ def test_a_run_appears_and_grows_without_a_reload(
     ]
     assert tab.read("loss")["y"] == [float(row["train/loss"]) for row in rows]
     assert tab.page.text_content("#eta") == "all steps made"
-    assert "mission-gym eval" in tab.page.text_content("#panel-commands")
+    tab.page.wait_for_selector("#panel-commands:has-text('mission-gym eval')", state="attached")
     tab.check()
 
 
