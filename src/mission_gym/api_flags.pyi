@@ -28,6 +28,7 @@ class Flags(TypedDict, total=False):
     n_steps: int | str
     batch_size: int | str | None
     n_epochs: int | str
+    bptt_steps: int | str
     learning_rate: float
     learning_rate_final: float | None
     gamma: float
@@ -68,6 +69,8 @@ class Flags(TypedDict, total=False):
     network_arch: Sequence[int] | str
     activation: Literal["tanh", "relu", "elu"]
     network: str | None
+    recurrent: Literal["gru", "lstm", "mingru"] | None
+    recurrent_size: int | str
     critic_keys: Sequence[str] | str
     normalize_obs: bool
     normalize_returns: bool

@@ -18,7 +18,7 @@ from mission_gym.algorithms.ppo.learner import MOST_SKIPPED, PpoLearner
 from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses
 from mission_gym.algorithms.ppo.section import SettledPpo, StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
-from mission_gym.data import Array, Block, EnvSpec, Final, LeafSpec, UpdateStats
+from mission_gym.data import Block, EnvSpec, Final, LeafSpec, UpdateStats
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.contract import Schedule
 from mission_gym.policy import NumpyPolicy, PolicySpec
@@ -476,28 +476,6 @@ def test_target_kl_ends_the_update_after_an_epoch_and_reports_the_steps_made() -
     assert stats is not None
     assert stats.gradient_steps < 50 * T * S // 32
     assert stats.gradient_steps == stats.metrics["train/epochs_made"] * T * S // 32
-
-
-@pytest.mark.parametrize("state_shapes", [(), ((5,),)])
-def test_a_policy_with_memory_learns_from_whole_segments(
-    state_shapes: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (8,), state_shapes=state_shapes)
-    learner = make_learner(spec)
-    orders: list[Array] = []
-    epoch = learner.kernel.epoch
-
-    def watched(order: Array, *rest: object) -> object:
-        orders.append(order)
-        return epoch(order, *rest)
-
-    monkeypatch.setattr(learner.kernel, "epoch", watched)
-    learner.update(make_filled_block(spec, learner))
-    for order in orders:
-        assert order.shape == (T * S // 32, 32)
-        assert sorted(order.ravel().tolist()) == list(range(T * S))
-    is_whole = [(order[:, :2] + S == order[:, 2:4]).all() for order in orders]  # two columns, row after row
-    assert is_whole == [bool(state_shapes)] * 2
 
 
 def test_schedules_follow_the_absolute_step() -> None:

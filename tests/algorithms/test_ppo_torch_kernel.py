@@ -16,7 +16,6 @@ from mission_gym.algorithms.ppo.kernel import APPROX_KL, RATIO_ERROR, Samples
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.data import Array, LeafSpec, Weights
-from mission_gym.learner.blocks import SequenceMemory, draw_columns
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.torch_forms import TorchPolicy
 
@@ -219,51 +218,3 @@ def test_the_layout_of_pictures_does_not_matter() -> None:
     one = TorchKernel(last, seed=1).evaluate(inputs, action, None)
     other = TorchKernel(first, seed=1).evaluate(contiguous, action, None)
     np.testing.assert_array_equal(one, other)
-
-
-class Adder:
-    """A network whose memory, and value, is the sum of its inputs since the episode started."""
-
-    def __init__(self, num_outputs: int) -> None:
-        self.num_outputs, self.shapes = num_outputs, list[tuple[int, ...]]()
-
-    def __call__(self, inputs: Any, precision: torch.dtype = torch.float32, memory: Any = None) -> Any:
-        (state,), starts = memory
-        self.shapes.append(tuple(starts.shape))
-        values, x = [], inputs[0][:, 0].view(starts.shape)
-        for t in range(len(starts)):
-            state = torch.where(starts[t], 0.0, state[:, 0])[:, None] + x[t][:, None]
-            values.append(state[:, 0])
-        return torch.zeros(x.numel(), self.num_outputs), torch.stack(values).reshape(-1)
-
-
-def test_a_policy_with_memory_is_evaluated_and_learned_in_whole_columns() -> None:
-    num_steps, num_columns, rng = 6, 8, np.random.default_rng(0)
-    spec = PolicySpec((VECTOR,), ACTIONS["discrete"], (16,), state_shapes=((1,),))
-    kernel = TorchKernel(spec, seed=1, batch_size=4 * num_steps)
-    kernel._network = network = Adder(4)
-    starts = np.zeros((num_steps + 1, num_columns), bool)
-    starts[1:] = rng.random((num_steps, num_columns)) < 0.3
-    state, final_state = (rng.normal(size=(num, 1)).astype(np.float32) for num in (num_columns, 3))
-    memory = SequenceMemory((state,), starts, (final_state,))
-    num = num_steps * num_columns
-    x = rng.normal(size=(num + num_columns + 3, 3)).astype(np.float32)
-    inputs, action = Encoded(x, ()), np.zeros((num, 1), np.int64)
-    log_prob, value = kernel.evaluate(inputs, action, None, memory)
-    expected, running = [], state[:, 0]
-    for t in range(num_steps + 1):
-        running = np.where(starts[t], 0.0, running) + x[t * num_columns : (t + 1) * num_columns, 0]
-        expected.append(running)
-    expected = [*np.concatenate(expected), *(final_state[:, 0] + x[-3:, 0])]
-    np.testing.assert_allclose(value, expected, rtol=1e-5)
-    np.testing.assert_allclose(log_prob, np.log(0.25), rtol=1e-5)
-    assert network.shapes == [(7, 4), (7, 4), (1, 3)]  # the width of a minibatch; final observations
-
-    zeros = np.zeros(num, np.float32)
-    kernel.load_samples(Samples(inputs, None, action, log_prob, zeros, zeros, zeros, None, memory=memory))
-    order = draw_columns(rng, num_steps, num_columns, 4 * num_steps)
-    flat, columns, index = kernel._gather(order, SETTINGS)
-    for minibatch in range(2):
-        part = kernel._memory_of(columns[minibatch], index[minibatch])
-        _, values = network((flat[minibatch], ()), memory=part)
-        np.testing.assert_allclose(values.numpy(), np.array(expected)[order[minibatch]], rtol=1e-5)

@@ -1,11 +1,11 @@
-"""Minibatches take every valid row once; whole segments stay whole and in the order of time."""
+"""Minibatches take every valid row once; chunks of columns stay whole and in the order of time."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from mission_gym.learner.blocks import draw_columns, draw_rows
+from mission_gym.learner.blocks import draw_chunks, draw_rows
 
 
 def test_rows_come_once_in_any_order() -> None:
@@ -29,17 +29,28 @@ def test_every_minibatch_but_the_last_is_all_valid(alive: float) -> None:
     assert np.count_nonzero(is_valid) == num_valid
 
 
-@pytest.mark.parametrize(("batch_size", "width"), [(8, 2), (15, 3), (4, 1), (1, 1), (24, 6), (100, 6)])
-def test_segments_come_once_and_whole(batch_size: int, width: int) -> None:
-    num_steps, num_columns = 4, 6
-    order = draw_columns(np.random.default_rng(0), num_steps, num_columns, batch_size)
-    assert order.shape == (num_columns // width, num_steps * width)
-    assert sorted(order.ravel().tolist()) == list(range(24))
-    for minibatch in order.reshape(-1, num_steps, width):
-        columns = minibatch[0]
-        np.testing.assert_array_equal(minibatch, columns + num_columns * np.arange(num_steps)[:, None])
+@pytest.mark.parametrize(("chunk", "num_chunks"), [(4, 4), (2, 6), (8, 3), (1, 8), (8, 6)])
+def test_chunks_come_once_and_whole(chunk: int, num_chunks: int) -> None:
+    num_steps, num_columns = 8, 6
+    valid = np.ones((num_steps, num_columns), bool)
+    order = draw_chunks(np.random.default_rng(0), valid, chunk, chunk * num_chunks)
+    assert order.shape == (num_steps * num_columns // (chunk * num_chunks), chunk * num_chunks)
+    assert sorted(order.ravel().tolist()) == list(range(valid.size))
+    steps, columns = (each.reshape(-1, chunk, num_chunks) for each in np.divmod(order, num_columns))
+    assert (columns == columns[:, :1]).all()
+    assert (np.diff(steps, axis=1) == 1).all()
+    assert (steps[:, 0] % chunk == 0).all()
 
 
-def test_segments_are_shuffled() -> None:
-    first, second = (draw_columns(np.random.default_rng(seed), 2, 16, 8) for seed in (0, 1))
+def test_chunks_without_a_valid_row_only_fill_up_the_last_minibatch() -> None:
+    valid = np.zeros((8, 6), bool)
+    valid[3, 1] = valid[4:, 2] = valid[0, 5] = True
+    order = draw_chunks(np.random.default_rng(0), valid, 4, 8)
+    assert order.shape == (2, 8)
+    assert np.count_nonzero(valid.ravel()[order]) == np.count_nonzero(valid)
+
+
+def test_chunks_are_shuffled() -> None:
+    valid = np.ones((4, 16), bool)
+    first, second = (draw_chunks(np.random.default_rng(seed), valid, 2, 8) for seed in (0, 1))
     assert first.tolist() != second.tolist()

@@ -218,3 +218,29 @@ def test_episode_metrics_are_shown_next_to_baselines():
     assert "12.5 (12 to 13)" in row
     assert "n/a" in row
     assert "0 (0 to 0)" in next(line for line in text.splitlines() if line.startswith("retries"))
+
+
+def test_a_metric_has_the_reason_why_it_has_no_interval():
+    metrics = {"hits": {"mean": 3.0, "low": None, "high": None, "episodes": 4}}
+    assert "3 (no interval below 10 episodes)" in render(
+        tables.view_results({"a": RESULT | {"metrics": metrics}})
+    )
+
+
+def test_results_state_which_events_may_be_unseen():
+    assert tables.show_unseen(20) == "events in under 14 % of episodes may be unseen"
+    text = render(tables.view_results({"trained": RESULT | {"episodes": 100}}))
+    assert "95 % intervals; events in under 3 % of episodes may be unseen" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        ({"chosen_from": 1}, ""),
+        ({"chosen_from": 5}, ", the highest of 5 evaluations and so too high on average"),
+        ({"chosen_from": 5, "confirmed": 20}, ", confirmed on 20 more episodes"),
+        ({}, ""),
+    ],
+)
+def test_an_unconfirmed_best_is_called_too_high(best, expected):
+    assert tables.show_choice(best) == expected

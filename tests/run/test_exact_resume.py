@@ -67,6 +67,7 @@ AIO = {"vector": "aio"} | NO_OVERLAP | NO_EVALS
 TINY_SITE = {"env_kwargs": {"num_pages": 60, "latency_ms": 0, "jitter_ms": 0}}
 BRIDGE = {"n_envs": 3, "timesteps": 144, "network_arch": "8", "tune": False} | NO_EVALS
 STAGED = {"curriculum": STAGES, "acting_rows": 4}
+GRU = {"recurrent": "gru", "recurrent_size": 8}
 CRITIC = {"critic_keys": "hidden"} | NO_OVERLAP | NO_EVALS
 
 CASES = {
@@ -120,6 +121,28 @@ CASES = {
         f"critic keys, {name}": Case("toys:Blindfold", CRITIC | flags | BY_TWO, (3,), like=CRITIC | BY_TWO)
         for name, flags in (("workers", WORKERS), ("threads", THREADS))
     },
+    # Memory: a stop may leave a block within a chunk, and the policy's running memory with it.
+    "memory": Case("CartPole-v1", GRU, (5, 13, 30, 75, 140), REPLAY),
+    "memory, lstm, images, mask": Case("toys:DictMask", GRU | {"recurrent": "lstm"}, (10, 30, 75)),
+    "memory, mingru, own state": Case("toys:Stateful", GRU | {"recurrent": "mingru"}, (30,), STATE),
+    "memory, critic keys": Case("toys:Blindfold", GRU | {"critic_keys": "hidden"}, (75,)),
+    "memory, overlap": Case("CartPole-v1", GRU | OVERLAP, (8, 21, 30, 47)),
+    "memory, batched": Case(PLACEMENT_ID, GRU | {"vector": "batched"}, (40,), f"4 of 4 environments {STATE}"),
+    "memory, agents, overlap": Case("agent_toys:Lives", GRU | AGENTS | OVERLAP, (30,)),
+    "memory, stages": Case("stage_toys:Staged", GRU | STAGED, (59, 63)),
+    **{
+        f"memory, {name}": Case(
+            "CartPole-v1", GRU | flags | NO_OVERLAP | NO_EVALS | BY_TWO, (2, 5), like=GRU | NO_EVALS | BY_TWO
+        )
+        for name, flags in (("workers", WORKERS), ("threads", THREADS))
+    },
+    "memory, aio": Case(
+        "coroutine_toys:Awaited", {"env_kwargs": {"plain": "toys:DictMask"}} | GRU | AIO, (2, 5),
+        like=GRU | NO_OVERLAP | NO_EVALS, like_env="toys:DictMask",
+    ),
+    "memory, overlap, workers": Case(
+        "CartPole-v1", GRU | OVERLAP | WORKERS | NO_EVALS, (3, 9), like=GRU | OVERLAP | NO_EVALS | BY_TWO
+    ),
     "frames": Case("toys:Glimpses", STACK, (60,)),
     "frames, workers": Case("toys:Glimpses", STACK | WORKERS | {"n_epochs": None}, (60,)),
     "frames, overlap": Case("toys:Glimpses", STACK | OVERLAP | {"n_epochs": None}, (60,)),

@@ -395,3 +395,28 @@ class StepCount(gym.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.steps += 1
         return self.observe(), float(self.steps), False, self.steps >= 100, {}
+
+
+class Recall(gym.Env[Any, Any]):
+    """Shows a sign in its first step and asks for it in its last one, after `delay` steps: 1 if the action
+    is the sign, else 0. Without memory the mean return is 0.5."""
+
+    def __init__(self, delay: int = 5) -> None:
+        self.delay = delay
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.steps = self.sign = 0
+
+    def observe(self) -> Any:
+        shown = (2 * self.sign - 1) if self.steps == 0 else 0
+        return np.array([shown, self.steps == self.delay], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.sign = 0, int(self.np_random.integers(2))
+        return self.observe(), {}
+
+    def step(self, action: Any) -> Any:
+        asked = self.steps == self.delay
+        self.steps += 1
+        return self.observe(), float(asked and int(action) == self.sign), asked, False, {}

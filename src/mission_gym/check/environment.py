@@ -23,8 +23,13 @@ from gymnasium.wrappers import PassiveEnvChecker
 
 from mission_gym.check import survey as checks
 from mission_gym.check.bridge import check_bridge
-from mission_gym.check.comparison import compare_with_batched, find_equal_actions, play_side_by_side
-from mission_gym.check.determinism import check_seeding, replay_in_new
+from mission_gym.check.comparison import (
+    check_seeding,
+    compare_with_batched,
+    find_equal_actions,
+    play_side_by_side,
+    replay_in_new,
+)
 from mission_gym.check.findings import Finding, has_errors, make_finding, sort_findings
 from mission_gym.check.survey import FEW_STEPS, MAX_STEPS, describe_failure
 from mission_gym.check.traces import CheckContext, CheckSkipped, Clock, Survey, find_difference, record

@@ -238,6 +238,11 @@ _UNUSED = (
         "env.max_sequence", lambda facts: not facts.has_sequences, "no observation is a Sequence; remove it"
     ),
     Unused("policy.network_arch", _has_own_network, _OWN_NETWORK),
+    Unused(
+        "policy.recurrent_size",
+        lambda facts: facts.config.policy.recurrent == "none",
+        "the policy has no memory; give --recurrent gru or remove it",
+    ),
     Unused("policy.activation", _has_own_network, _OWN_NETWORK),
     Unused(
         "policy.normalize_obs",

@@ -133,6 +133,12 @@ class PolicySection(Section):
     network: Annotated[Importable | None, NONE] = Field(
         None, description="Custom network, as module:callable."
     )
+    recurrent: Literal["none", "gru", "lstm", "mingru"] = Field(
+        "none",
+        description="Memory, for observations that do not show the whole state: a recurrent cell before the"
+        " hidden layers, shared by actor and critic.",
+    )
+    recurrent_size: Whole = Field(128, ge=1, description="Units of the memory.")
     critic_keys: Names = Field(
         (), description="Keys of a Dict observation for the critic only; nested ones as a.b."
     )

@@ -23,14 +23,14 @@ def _divisors(buffer: int) -> list[int]:
     return sorted({*small, *(buffer // number for number in small)})
 
 
-def pick_batch_size(buffer: int, target_frac: float = 0.25, min_bs: int = 64) -> int:
+def pick_batch_size(buffer: int, target_frac: float = 0.25, min_bs: int = 64, multiple: int = 64) -> int:
     """Return the divisor of `buffer` that is nearest to `target_frac` of it.
 
-    Candidates are at least `min(min_bs, buffer)`, and multiples of 64 if there are any. Of two equally near
-    ones the larger wins.
+    Candidates are at least `min(min_bs, buffer)`, and multiples of `multiple` if there are any. Of two
+    equally near ones the larger wins.
     """
     large = [size for size in _divisors(buffer) if size >= min(min_bs, buffer)]
-    candidates = [size for size in large if size % 64 == 0] or large
+    candidates = [size for size in large if size % multiple == 0] or large
     return min(candidates, key=lambda size: (abs(size - buffer * target_frac), -size))
 
 

@@ -93,21 +93,19 @@ def draw_rows(rng: np.random.Generator, valid: Array, batch_size: int) -> Array:
     return order.reshape(-1, batch_size)
 
 
-def columns_per_minibatch(num_steps: int, num_columns: int, batch_size: int) -> int:
-    """Whole columns in a minibatch: the most that divide S and stay within the batch size, at least 1."""
-    most = max(1, batch_size // num_steps)
-    return max(size for size in range(1, min(most, num_columns) + 1) if num_columns % size == 0)
+def draw_chunks(rng: np.random.Generator, valid: Array, chunk: int, batch_size: int) -> Array:
+    """Minibatches of whole chunks, for policies with memory: int64 [minibatches, batch_size].
 
-
-def draw_columns(rng: np.random.Generator, num_steps: int, num_columns: int, batch_size: int) -> Array:
-    """Minibatches of whole columns, for policies with memory: every column once, int64 [minibatches, T * C].
-
-    A minibatch is [T, C] in the order of time, so its first C rows are the first steps of its columns.
+    A block [T, S] has T / chunk * S chunks, each of `chunk` steps of one column. Every chunk with a valid
+    transition is in one minibatch. A minibatch is [chunk, C] in the order of time, so its first C rows are
+    the first steps of its chunks.
     """
-    width = columns_per_minibatch(num_steps, num_columns, batch_size)
-    columns = rng.permutation(num_columns).reshape(-1, 1, width)
-    order: Array = columns + num_columns * np.arange(num_steps)[:, None]
-    return order.reshape(len(columns), -1)
+    num_columns = valid.shape[1]
+    has_valid = np.logical_or.reduce(valid.reshape(-1, chunk, num_columns), axis=1)
+    drawn = draw_rows(rng, has_valid, batch_size // chunk)  # k * S + s for chunk k of column s
+    first = drawn // num_columns * chunk * num_columns + drawn % num_columns
+    order: Array = first[:, None] + num_columns * np.arange(chunk)[:, None]
+    return order.reshape(len(drawn), -1)
 
 
 def make_noise_block(spec: EnvSpec, num_steps: int, num_columns: int, state: Leaves = ()) -> Block:
@@ -127,14 +125,25 @@ def make_noise_block(spec: EnvSpec, num_steps: int, num_columns: int, state: Lea
 
 @dataclass(slots=True)
 class SequenceMemory:
-    """The memory of a recurrent policy over a block [T, S], for passes over whole columns."""
+    """The memory of a recurrent policy over a block [T, S], which is learned in chunks of steps.
+
+    before_chunks: set by the kernel's pass over the block, with its own weights: the memory before each
+    chunk, then the one after the block, each [T / chunk + 1, S, ...].
+    """
 
     state: Leaves  # before the first step, each [S, ...]
     starts: Array  # bool [T + 1, S]: an episode starts here, so memory is reset before the step
-    final_state: Leaves  # before each final observation, each [E, ...]
+    final_state: Leaves  # before each final observation, and so before any reset; each [E, ...]
+    chunk: int  # steps; divides T
+    before_chunks: Leaves = ()
+
+    @property
+    def after_block(self) -> Leaves:
+        """The memory with which the next block begins, each [S, ...]."""
+        return tuple(each[-1] * ~self.starts[-1][:, None] for each in self.before_chunks)
 
 
-def read_memory(block: Block) -> SequenceMemory | None:
+def read_memory(block: Block, chunk: int) -> SequenceMemory | None:
     """The memory of the policy that collected a block, None if it has none."""
     if not block.state:
         return None
@@ -144,4 +153,4 @@ def read_memory(block: Block) -> SequenceMemory | None:
         np.array([final.state[i] for final in block.finals], np.float32).reshape(-1, *array.shape[1:])
         for i, array in enumerate(block.state)
     )
-    return SequenceMemory(block.state, starts, final_state)
+    return SequenceMemory(block.state, starts, final_state, chunk)

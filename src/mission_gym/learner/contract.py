@@ -164,6 +164,7 @@ class Algorithm(ABC):
     name: ClassVar[str]
     section: ClassVar[type[AlgorithmSection]]
     has_bf16: ClassVar[bool] = False  # the torch kernel can learn in bfloat16
+    why_no_memory: ClassVar[str] = "its updates do not carry memory"  # empty if it can learn with --recurrent
     compiled_kernel_has_threads: ClassVar[bool] = False
     compiled: ClassVar[str] = ""  # module with `compile_kernels` and `is_compiling`, for the command line
     holds: ClassVar[str] = "blocks"  # the contents of its memory, for the plan
@@ -244,6 +245,10 @@ class Algorithm(ABC):
     def fixed_batch(self, resolved: Resolved) -> int | None:
         """A batch size that rollouts must be a multiple of."""
         return None
+
+    def chunk(self, config: Settled) -> int:
+        """Steps of which a segment must be a multiple."""
+        return 1
 
     def minibatch(self, config: Settled) -> int | None:
         """Rows of a minibatch, if minibatches divide a rollout."""

@@ -138,6 +138,7 @@ class OffPolicyAlgorithm(Algorithm):
     """The facts of an algorithm that learns from a replay."""
 
     overlaps_on_cores = True
+    why_no_memory = "its replay samples single transitions, without the steps before them"
     holds = "blocks, replay"
 
     @property

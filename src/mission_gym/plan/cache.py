@@ -85,7 +85,15 @@ def make_plan_key(resolved: Resolved, spec: EnvSpec) -> str:
         include={
             "env": True,
             "vector": {"vector", "blocks", "n_envs", "num_workers", "ray_address", "actor_workers"},
-            "policy": {"network_arch", "activation", "network", "critic_keys", "normalize_obs"},
+            "policy": {
+                "network_arch",
+                "activation",
+                "network",
+                "recurrent",
+                "recurrent_size",
+                "critic_keys",
+                "normalize_obs",
+            },
             "compute": True,
             "run": {"algo"},
         },

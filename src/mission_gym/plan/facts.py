@@ -94,6 +94,7 @@ class PlanInput:
     open_steps: bool = True  # may shrink so that the rollout keeps its size
     open_workers: bool = True
     trace_decay: float = 0.99 * 0.95  # of a step's credit for the steps before it
+    chunk: int = 1  # steps of which a segment is a multiple: those that memory is learned through
     step_bytes: int = 64  # of a transition in a block
     block_copies: int = 1  # raw blocks
     encoded_bytes: int = 64  # of a transition as network inputs, in all forms that the learner keeps
@@ -102,8 +103,8 @@ class PlanInput:
 
     @property
     def min_steps(self) -> int:
-        """The horizon of the advantage's trace, which shorter segments would cut off."""
-        return ceil(1.0 / max(1.0 - self.trace_decay, 1e-3))
+        """The horizon of the advantage's trace, which shorter segments would cut off, in whole chunks."""
+        return self.chunk * ceil(1.0 / max(1.0 - self.trace_decay, 1e-3) / self.chunk)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,8 @@ def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, A
     There are the raw block, its encoded form and the torch kernel's copy. Overlap collects into a second
     block, and first-ready segments are filled in a separate one.
     """
-    block = block_bytes(spec, config.algorithm.n_steps_per_env, config.num_columns)
+    state = _describe_policy(config, spec).initial_state(1)
+    block = block_bytes(spec, config.algorithm.n_steps_per_env, config.num_columns, state)
     encoded = sum(leaf.encoded_bytes for leaf in spec.leaves)
     has_spare = config.compute.overlap == "on" or config.vector.blocks == "first_ready"
     playing = count_playing(
@@ -91,8 +92,15 @@ def count_bytes(config: Settled, spec: EnvSpec, backend: Backend) -> dict[str, A
 def _num_parameters(config: Settled, spec: EnvSpec) -> int:
     shaped = [leaf for leaf in spec.leaves if not leaf.is_flat]
     features = sum(leaf.num_features for leaf in spec.leaves) + sum(map(feature_width, shaped))
-    widths = (features, *config.policy.network_arch, PolicySpec(spec.leaves, spec.action).num_outputs)
-    return 2 * sum((a + 1) * b for a, b in pairwise(widths)) + sum(map(count_parameters, shaped))
+    policy = _describe_policy(config, spec)
+    cell = policy.count_memory(features)
+    features += policy.recurrent_size if policy.has_memory else 0
+    widths = (features, *config.policy.network_arch, policy.num_outputs)
+    return cell + 2 * sum((a + 1) * b for a, b in pairwise(widths)) + sum(map(count_parameters, shaped))
+
+
+def _describe_policy(config: Settled, spec: EnvSpec) -> PolicySpec:
+    return PolicySpec.of(config.policy, spec)
 
 
 def predict_memory(env: EnvFacts, inputs: PlanInput, layout: RunLayout) -> int:

@@ -295,7 +295,7 @@ def _fit_steps(facts: PlanFacts, backend: Backend, n_envs: int) -> tuple[int, in
         return max(1, steps), None
     steps, size = inputs.min_steps, inputs.minibatch or 1
     while steps * n_envs * default.num_agents % size:
-        steps += 1
+        steps += inputs.chunk
     return steps, inputs.minibatch
 
 
@@ -308,7 +308,7 @@ def _list_sizes(facts: PlanFacts) -> list[int]:
         return [number for number in sizes if number * steps % batch == 0]
     rollout = default.rollout // default.num_agents
     most = min(rollout // inputs.min_steps, _MAX_ENVS)
-    return [number for number in range(1, most + 1) if rollout % number == 0]
+    return [number for number in range(1, most + 1) if rollout % (number * inputs.chunk) == 0]
 
 
 def _list_grown(facts: PlanFacts, backend: Backend) -> list[int]:

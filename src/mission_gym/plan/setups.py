@@ -93,6 +93,8 @@ def list_setups(
         devices = {"cpu": devices["cpu"]}
     if has_compiled_form and max(config.policy.network_arch) < _BF16_WIDTH:
         devices["cpu"] = False
+    if config.policy.recurrent != "none":  # rounding would add up in the memory
+        devices = dict.fromkeys(devices, False)
     return combine(
         config.compute, has_compiled_form and algorithm.has_compiled_kernel(config, threads), devices
     )

@@ -178,6 +178,7 @@ def make_plan_input(
         open_steps=not resolved.explicit(steps),
         open_workers=given.vector.num_workers == "auto",
         trace_decay=algorithm.trace_decay(given),
+        chunk=algorithm.chunk(default),
         **count_bytes(default, builder.spec, layout.backend),
         base_bytes=int(psutil.Process().memory_info().rss) + algorithm.held_bytes(default, builder.spec),
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from mission_gym.actions import ActionSpec
 from mission_gym.data import EnvSpec, LeafSpec, Leaves
+from mission_gym.policy.cells import CELLS
 
 if TYPE_CHECKING:  # workers act without loading the config
     from mission_gym.config.schema import PolicySection
@@ -27,7 +28,7 @@ class PolicySpec:
     form: how network outputs become actions; a row of `policy.FORMS`.
     dueling, noisy_sigma: options of the form `values`. noisy_sigma: None for plain layers.
     critic_leaves: names of the leaves that only the critic reads.
-    state_shapes: the memory of one row, float32 arrays; empty without memory.
+    recurrent: a row of `policy.cells.CELLS`, or none. recurrent_size: the units of its memory.
     """
 
     leaves: tuple[LeafSpec, ...]
@@ -42,7 +43,8 @@ class PolicySpec:
     dueling: bool = False
     noisy_sigma: float | None = None
     critic_leaves: tuple[str, ...] = ()
-    state_shapes: tuple[tuple[int, ...], ...] = ()
+    recurrent: str = "none"
+    recurrent_size: int = 128
 
     @classmethod
     def of(cls, section: PolicySection, spec: EnvSpec, **fields: Any) -> PolicySpec:
@@ -55,8 +57,27 @@ class PolicySpec:
             network=section.network,
             normalize_obs=section.normalize_obs,
             log_std_init=section.log_std_init,
+            recurrent=section.recurrent,
+            recurrent_size=section.recurrent_size,
             **fields,
         )
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether a recurrent cell reads the features before the hidden layers."""
+        return self.recurrent != "none"
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The memory of one row, float32 arrays; empty without memory."""
+        return ((self.recurrent_size,),) * CELLS[self.recurrent].num_states if self.has_memory else ()
+
+    def count_memory(self, num_features: int) -> int:
+        """Parameters of the memory's layers; 0 without memory."""
+        if not self.has_memory:
+            return 0
+        cell, size = CELLS[self.recurrent], self.recurrent_size
+        return cell.num_gates * size * (num_features + 1 + cell.reads_hidden * (size + 1))
 
     def initial_state(self, num_rows: int) -> Leaves:
         """The memory of rows whose episodes begin."""
@@ -97,7 +118,7 @@ class PolicySpec:
     @property
     def has_compiled_form(self) -> bool:
         """Whether compiled kernels can learn it: an MLP over flat features, without memory."""
-        return self.has_numpy_form and not self.state_shapes
+        return self.has_numpy_form and not self.has_memory
 
 
 def name_leaves(keys: tuple[str, ...], leaves: tuple[LeafSpec, ...]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from mission_gym.data import ActOut, Array, Leaves, Weights
+from mission_gym.policy.cells import CELLS, Layer, NumpyMemory
 from mission_gym.policy.encoding import EncodingPolicy, Shapes
 from mission_gym.policy.layout import PolicySpec
 from mission_gym.policy.sampling import (
@@ -17,8 +18,6 @@ from mission_gym.policy.sampling import (
     make_noise_generator,
     sample_squashed,
 )
-
-_Layer = tuple[Array, Array]  # weight [in, out], bias [out]
 
 
 def _relu(x: Array) -> Array:
@@ -43,7 +42,7 @@ def _layer_shapes(name: str, num_in: int, num_out: int, kind: str = "") -> Shape
     }
 
 
-def _read_layer(arrays: dict[str, Array], name: str, kind: str = "") -> _Layer:
+def _read_layer(arrays: dict[str, Array], name: str, kind: str = "") -> Layer:
     return arrays[f"{name}.weight{kind}"].T, arrays[f"{name}.bias{kind}"]
 
 
@@ -54,33 +53,54 @@ class NumpyPolicy(EncodingPolicy):
         super().__init__(spec)
         self._sampler = Sampler(spec.action)
         self._activation = ACTIVATIONS[spec.activation]
-        self._layers: list[_Layer] = []
+        self._layers: list[Layer] = []
+        self._memory: NumpyMemory | None = None
         self._log_std: Array | None = None
 
     def shapes(self) -> Shapes:
         """Shapes and dtypes of the arrays that `load` reads."""
-        widths = (self._encoder.num_flat, *self.spec.network_arch, self.spec.num_outputs)
-        shapes = self._encoder.shapes()
+        num_features, shapes = self._encoder.num_flat, self._encoder.shapes()
+        for name, num_in in self._memory_layers().items():
+            num_out = CELLS[self.spec.recurrent].num_gates * self.spec.recurrent_size
+            shapes |= _layer_shapes(f"memory.{name}", num_in, num_out)
+        if self.spec.has_memory:
+            num_features += self.spec.recurrent_size
+        widths = (num_features, *self.spec.network_arch, self.spec.num_outputs)
         for i, (num_in, num_out) in enumerate(pairwise(widths)):
             shapes |= _layer_shapes(f"actor.{2 * i}", num_in, num_out)
         if self.spec.has_log_std:
             shapes["log_std"] = ((self.spec.action.num_reals,), "float32")
         return shapes
 
+    def _memory_layers(self) -> dict[str, int]:
+        """The layers of the memory by name, with the widths of their inputs."""
+        if not self.spec.has_memory:
+            return {}
+        layers = {"input": self._encoder.num_flat}
+        return layers | (
+            {"hidden": self.spec.recurrent_size} if CELLS[self.spec.recurrent].reads_hidden else {}
+        )
+
     def load(self, weights: Weights) -> None:
         """Use these weights; arrays are kept by reference."""
         super().load(weights)
+        layers = {name: _read_layer(weights.arrays, f"memory.{name}") for name in self._memory_layers()}
+        self._memory = NumpyMemory(self.spec.recurrent, layers) if layers else None
         depth = len(self.spec.network_arch) + 1
         self._layers = [_read_layer(weights.arrays, f"actor.{2 * i}") for i in range(depth)]
         self._log_std = weights.arrays.get("log_std")
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]. noise: [B, K] to explore, None for the most likely action."""
-        return self._sampler(self._compute(obs), self._log_std, mask, noise)
-
-    def _compute(self, obs: Leaves) -> Array:
-        """The network's outputs for leaves [B, ...]."""
         x = self._encoder.encode_flat(obs)
+        if self._memory is None:
+            return self._sampler(self._compute(x), self._log_std, mask, noise)
+        state = self._memory(x, state)
+        x = np.concatenate((state[0], x), axis=1)
+        return self._sampler(self._compute(x), self._log_std, mask, noise)._replace(state=state)
+
+    def _compute(self, x: Array) -> Array:
+        """The outputs of the hidden layers."""
         for weight, bias in self._layers[:-1]:
             x = x @ weight
             x += bias
@@ -103,7 +123,7 @@ class NumpySquashedPolicy(NumpyPolicy):
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
         """Actions for leaves [B, ...]. noise: [B, K] to explore, None for tanh of the mean."""
-        return sample_squashed(self._compute(obs), noise, self._exploration)
+        return sample_squashed(self._compute(self._encoder.encode_flat(obs)), noise, self._exploration)
 
 
 def stream_names(spec: PolicySpec) -> tuple[str, ...]:
@@ -122,9 +142,9 @@ class NumpyQPolicy(EncodingPolicy):
         super().__init__(spec)
         self._noisy = spec.noisy_sigma is not None
         self._activation = ACTIVATIONS[spec.activation]
-        self._body: list[_Layer] = []
-        self._streams: list[list[_Layer]] = []
-        self._sigmas: list[list[_Layer]] = []
+        self._body: list[Layer] = []
+        self._streams: list[list[Layer]] = []
+        self._sigmas: list[list[Layer]] = []
         self._epsilon = 0.0
 
     def shapes(self) -> Shapes:
@@ -175,13 +195,13 @@ def _join_streams(outputs: list[Array]) -> Array:
     return joined
 
 
-def _apply(layer: _Layer, x: Array) -> Array:
+def _apply(layer: Layer, x: Array) -> Array:
     weight, bias = layer
     x = np.dot(x, weight)  # the same result as `@`, in half the time for a few rows
     x += bias
     return x
 
 
-def _disturb(layer: _Layer, sigma: _Layer, rng: np.random.Generator) -> _Layer:
+def _disturb(layer: Layer, sigma: Layer, rng: np.random.Generator) -> Layer:
     for_in, for_out = draw_layer_noise(rng, *layer[0].shape)
     return layer[0] + sigma[0] * np.outer(for_in, for_out), layer[1] + sigma[1] * for_out

@@ -29,6 +29,7 @@ from mission_gym.policy.sampling import (
     make_noise_generator,
     sample_squashed,
 )
+from mission_gym.policy.torch_cells import Memory, State, TorchMemory
 from mission_gym.policy.transfer import Resident, send
 from mission_gym.policy.trunks import SQRT2, Inputs, make_linear, make_trunk
 
@@ -48,15 +49,20 @@ def make_mlp(
     return nn.Sequential(*layers, make_linear(sizes[-1], *head, generator))
 
 
-class TorchMemory(NamedTuple):
-    """The memory of a recurrent policy in a pass over whole columns [T, C]; input rows are t * C + c."""
+class Passed(NamedTuple):
+    """The result of a pass over N rows."""
 
-    state: tuple[Tensor, ...]  # before the first step, each [C, ...]
-    starts: Tensor  # bool [T, C]: an episode starts here, so memory is reset before the step
+    outputs: Tensor  # of the actor [N, P]
+    value: Tensor  # [N]
+    state: State  # the memory after the last step, empty without memory
 
 
 class ActorNetwork(nn.Module):
-    """The acting network: trunk, hidden layers and outputs. seed: None leaves weights to be loaded."""
+    """The acting network: trunk, memory, hidden layers and outputs. seed: None leaves weights to be loaded.
+
+    The hidden layers read the memory h and the features. Actor and critic share the memory, which reads the
+    actor's features: acting computes no values, so nobody would know a critic's own memory.
+    """
 
     log_std: nn.Parameter | None
 
@@ -66,7 +72,11 @@ class ActorNetwork(nn.Module):
         self._activation = ACTIVATIONS[spec.activation]
         self.trunk, self._widths = make_trunk(spec, seed or 0, self._generator)
         self.num_actor_flat = spec.actor_inputs.num_flat
-        self.has_memory = bool(spec.state_shapes)
+        self.memory: Memory | None = None
+        if spec.has_memory:
+            size = spec.recurrent_size
+            self.memory = Memory(spec.recurrent, self._widths[0], size, self._generator)
+            self._widths = self._widths[0] + size, self._widths[1] + size
         self._hidden = () if spec.network is not None else spec.network_arch
         sizes = (self._widths[0], *self._hidden)
         self.actor = make_mlp(sizes, self._activation, (spec.num_outputs, 0.01), self._generator)
@@ -77,6 +87,14 @@ class ActorNetwork(nn.Module):
     def actor_outputs(self, inputs: Inputs) -> Tensor:
         """Outputs [N, P]; the actor's part of the inputs is enough."""
         return cast(Tensor, self.actor(self._features(inputs)[0]))
+
+    def act(self, inputs: Inputs, state: Tensor) -> Tensor:
+        """Outputs [N, P] and, in the columns after them, the memory after one step. state: the one before."""
+        assert self.memory is not None
+        features, size = self._features(inputs)[0], self.memory.size
+        no_starts = torch.zeros((1, len(state)), dtype=torch.bool, device=state.device)
+        h, after = self.memory(features, TorchMemory(torch.split(state, size, 1), no_starts))
+        return torch.cat([self.actor(torch.cat([h, features], 1)), *after], 1)
 
     def _features(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """The inputs of the actor's and of the critic's hidden layers."""
@@ -103,19 +121,24 @@ class ActorCritic(ActorNetwork):
 
     def forward(
         self, inputs: Inputs, precision: torch.dtype = torch.float32, memory: TorchMemory | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Actor outputs [N, P] and values [N], float32. Products below the heads use the precision."""
+    ) -> Passed:
+        """Actor outputs and values, float32. Products below the heads use the precision."""
         *actor, actor_head = self.actor
         *critic, critic_head = self.critic
         with torch.autocast(
             inputs[0].device.type, precision, enabled=precision != torch.float32, cache_enabled=False
         ):
             for_actor, for_critic = self._features(inputs)
+            state: State = ()
+            if self.memory is not None:
+                assert memory is not None
+                h, state = self.memory(for_actor, memory)
+                for_actor, for_critic = (torch.cat([h, each], 1) for each in (for_actor, for_critic))
             for layer in actor:
                 for_actor = layer(for_actor)
             for layer in critic:
                 for_critic = layer(for_critic)
-        return actor_head(for_actor.float()), critic_head(for_critic.float()).squeeze(-1)
+        return Passed(actor_head(for_actor.float()), critic_head(for_critic.float()).squeeze(-1), state)
 
 
 class NoisyLinear(nn.Linear):
@@ -261,7 +284,15 @@ class TorchPolicy(TorchActing):
         self._log_std = weights.arrays.get("log_std")
 
     def act(self, obs: Leaves, mask: Array | None, noise: Array | None, state: Leaves = ()) -> ActOut:
-        return self._sampler(self._compute(self._model.actor_outputs, obs), self._log_std, mask, noise)
+        if not self.spec.has_memory:
+            return self._sampler(self._compute(self._model.actor_outputs, obs), self._log_std, mask, noise)
+
+        def network(inputs: Inputs) -> Tensor:
+            return self._model.act(inputs, send(np.concatenate(state, 1), self.device))
+
+        ends = self.spec.num_outputs + self.spec.recurrent_size * np.arange(len(state))
+        outputs, *after = np.split(self._compute(network, obs), ends, 1)
+        return self._sampler(outputs, self._log_std, mask, noise)._replace(state=tuple(after))
 
 
 class TorchSquashedPolicy(TorchPolicy):

@@ -24,6 +24,9 @@ from mission_gym.store.tables import MetricsLog
 Say = Callable[[str], None]
 _LIST_PATHS = {"env_id": "env.env_id", "algo": "run.algo", "seed": "run.seed"}
 _CONFIG_PATHS = _LIST_PATHS | {"notes": "run.notes"}
+_BEST_KEYS = (
+    "step", "episodes", "return_mean", "return_low", "return_high", "confirmed", "chosen_from"
+)  # fmt: skip
 _EVAL_KEYS = ("step", "suite", "mode", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 
 
@@ -93,9 +96,10 @@ def describe_run_fully(run: RunDir, say: Say) -> dict[str, Any]:
 
 
 def best_evaluation(run: RunDir, say: Say = lambda text: None) -> dict[str, Any] | None:
-    """The evaluation that ranks first, over all its episodes; None without any. say: see `read_evals`."""
+    """The evaluation that ranks first, with the number of those it was chosen from; None without any. After a
+    confirmation its results are of the further episodes alone. say: see `read_evals`."""
     ranked = rank_best(run, warn=say)
-    return ranked[0] if ranked else None
+    return ranked[0] | {"chosen_from": len(ranked)} if ranked else None
 
 
 def unique_names(runs: Sequence[RunDir]) -> list[str]:
@@ -116,8 +120,7 @@ def compare_runs(runs: list[RunDir], say: Say) -> dict[str, Any]:
     rows = []
     for run, name in zip(runs, unique_names(runs), strict=True):
         found = best_evaluation(run, say) or {}
-        best = _pick(found, ("step", "return_mean", "return_low", "return_high"))
-        best["outcomes"] = found.get("outcomes") or {}
+        best = _pick(found, _BEST_KEYS) | {"outcomes": found.get("outcomes") or {}}
         rows.append(describe_run(run) | {"name": name, "best": best})
     configs = [{path: each.value for path, each in _read_config(run).items()} for run in runs]
     differences = find_differences(configs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 from jinja2 import Environment
@@ -122,14 +123,16 @@ def show_counts(rows: Sequence[Document]) -> str:
 
 
 def describe_group(group: GroupDir) -> dict[str, Any]:
-    """The contents of group.json, and the training curve over its runs."""
+    """The contents of group.json, and the training curve over its runs: `estimate` is the mean, from
+    `MIN_VALUES` runs on the interquartile mean, with its interval."""
     record = group.read()
     # One curve over different jobs would be meaningless.
     is_one = len({job.request.variant for job in group.read_jobs().values()}) == 1
     runs = [RunDir(Path(path)) for path in record.runs] if is_one else []
     band = compute_band(_read_curves(runs, lambda point: point.step))
     points = [
-        {"step": round(point.x), "iqm": point.mean, "low": point.low, "high": point.high} for point in band
+        {"step": round(point.x), "estimate": point.mean, "low": point.low, "high": point.high}
+        for point in band
     ]
     return record.model_dump() | {"path": str(group.path), "curve": points}
 
@@ -154,7 +157,7 @@ def view_group(document: Document) -> RenderableType:
             bounds = MISSING
             if point["low"] is not None:
                 bounds = f"{show_number(point['low'])} to {show_number(point['high'])}"
-            table.add_row(show_count(point["step"]), show_number(point["iqm"]), bounds)
+            table.add_row(show_count(point["step"]), show_number(point["estimate"]), bounds)
         views += [Text(), table]
     return Group(*views)
 
@@ -211,15 +214,21 @@ def compare_groups(sets: Sequence[RunSet], say: Say = lambda text: None) -> dict
         )
         returns.append([value for values in strata.values() for value in values])
     improvements = [
-        {
-            "of": each.name,
-            "over": sets[0].name,
-            "probability": compute_improvement(own, returns[0]),
-            "p_value": compare_means(own, returns[0]),
-        }
+        {"of": each.name, "over": sets[0].name} | _compare(own, returns[0], len(sets) - 1)
         for each, own in zip(sets[1:], returns[1:], strict=True)
     ]
     return {"groups": rows, "improvement": improvements, "differences": find_differences(configs)}
+
+
+def _compare(ours: Sequence[float], theirs: Sequence[float], num_comparisons: int) -> dict[str, float | None]:
+    """One of several comparisons with the same group. Bonferroni: of equal groups, at least one is called
+    better or worse in at most 5 % of documents."""
+    p_value = compare_means(ours, theirs)
+    return {
+        "probability": compute_improvement(ours, theirs),
+        "difference": mean(ours) - mean(theirs) if ours and theirs else None,
+        "p_value": None if p_value is None else min(1.0, num_comparisons * p_value),
+    }
 
 
 def _read_values(runs: Sequence[RunDir]) -> dict[str, Any]:
@@ -258,7 +267,7 @@ def view_group_comparison(document: Document) -> RenderableType:
 
 
 def show_comparison(found: Document) -> str:
-    """Whether the means differ, by an exact permutation test, and the share of pairs that are better."""
+    """Whether the means differ, by a permutation test, and the share of pairs that are higher."""
     p_value = found["p_value"]
     if found["probability"] is None:
         return MISSING
@@ -266,7 +275,7 @@ def show_comparison(found: Document) -> str:
         return f"too few seeds: a comparison needs {MIN_SEEDS} on each side"
     word = "no difference shown"
     if p_value < LEVEL:
-        word = "better" if found["probability"] > 0.5 else "worse"
+        word = "better" if found["difference"] > 0 else "worse"
     return f"{word}: p = {p_value:.2g}, higher in {show_rate(found['probability'])} of pairs"
 
 

@@ -22,7 +22,7 @@ from mission_gym.report.formats import show_count
 from mission_gym.report.groups import RunSet, compare_groups, render_groups
 from mission_gym.report.pages import describe_panels, list_videos, make_templates, render_panels
 from mission_gym.report.sweeps import render_sweep
-from mission_gym.report.tables import show_confirmed, show_interval, show_outcome
+from mission_gym.report.tables import show_choice, show_interval, show_outcome
 from mission_gym.store.evals import SELECT, read_baselines, read_evals
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
@@ -103,9 +103,8 @@ def _describe_result(run: RunDir) -> str:
         return "not evaluated"
     outcomes = (best.get("outcomes") or {}).items()
     rates = [f", {name} {show_outcome(rate)}" for name, rate in outcomes if rate["rate"]]
-    confirmed = show_confirmed(best.get("confirmed"))
     shown = f"return {show_interval(best, 'return')}{''.join(rates)}"
-    return f"best evaluation: {shown} at step {show_count(best['step'])}{confirmed}"
+    return f"best evaluation: {shown} at step {show_count(best['step'])}{show_choice(best)}"
 
 
 def _draw_diagnostics(rows: Sequence[Row]) -> list[Markup]:

@@ -29,7 +29,7 @@ from mission_gym.report.formats import (
     show_value,
 )
 from mission_gym.report.scaling import Guide, make_guide
-from mission_gym.report.tables import list_verdict, show_interval, show_outcome
+from mission_gym.report.tables import list_verdict, show_choice, show_interval, show_outcome, show_unseen
 from mission_gym.report.terminal import find_callable, list_next_commands
 from mission_gym.report.timeline import check_time, list_machine, list_phases, sum_phases
 from mission_gym.store.files import read_json, read_tail
@@ -54,7 +54,7 @@ def make_templates() -> Environment:
     )
     templates.filters |= {
         "count": show_count, "number": show_number, "rate": show_rate, "duration": show_duration,
-        "value": show_value, "outcome": show_outcome,
+        "value": show_value, "outcome": show_outcome, "choice": show_choice, "unseen": show_unseen,
         "interval": lambda result: show_interval(result, "return"),
     }  # fmt: skip
     return templates

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from mission_gym.intervals import MIN_SEEDS, MIN_VALUES
+from mission_gym.intervals import LEVEL, MIN_SEEDS, MIN_VALUES, bound_unseen
 from mission_gym.report.formats import (
     MISSING,
     show_age,
@@ -153,6 +153,14 @@ def show_confirmed(episodes: int | None) -> str:
     return f", confirmed on {show_count(episodes)} more episodes" if episodes else ""
 
 
+def show_choice(best: Document) -> str:
+    """How the best evaluation was chosen, as the end of a sentence: the highest of several is a lucky one,
+    unless further episodes confirmed it."""
+    if best.get("confirmed") or (best.get("chosen_from") or 1) < 2:
+        return show_confirmed(best.get("confirmed"))
+    return f", the highest of {best['chosen_from']} evaluations and so too high on average"
+
+
 def view_run(document: Document) -> RenderableType:
     """`runs show`."""
     state = document["state"] or MISSING
@@ -187,7 +195,9 @@ def view_run(document: Document) -> RenderableType:
         for result in document["evals"]:
             counts = show_count(result["step"]), result["suite"], show_count(result["episodes"])
             table.add_row(*counts, show_interval(result, "return"))
-        views += [Text(), table]
+        fewest = min(result["episodes"] for result in document["evals"])
+        note = f"95 % intervals; with {show_count(fewest)} episodes, {show_unseen(fewest)}"
+        views += [Text(), table, Text(note, style="dim")]
     return Group(*views)
 
 
@@ -215,7 +225,8 @@ def view_comparison(document: Document) -> RenderableType:
     table.add_row("steps", *(show_count(run["step"]) for run in runs))
     table.add_row("steps/s", *(show_count(run["fps"]) for run in runs))
     table.add_row("return", *(show_number(run["return_mean"]) for run in runs))
-    table.add_row("best evaluation", *(show_interval(run["best"], "return") for run in runs))
+    chosen = (f"{show_interval(run['best'], 'return')}{show_choice(run['best'])}" for run in runs)
+    table.add_row("best evaluation", *chosen)
     table.add_row("at step", *(show_count(run["best"]["step"]) for run in runs))
     _add_outcomes(table, [run["best"]["outcomes"] for run in runs])
     for path, values in document["differences"].items():
@@ -265,6 +276,11 @@ def show_interval(result: Document, name: str) -> str:
     return f"{show_number(mean)} ({why})"
 
 
+def show_unseen(episodes: int) -> str:
+    """The limit of every interval of that many episodes: it covers the kinds of episodes that were played."""
+    return f"events in under {show_rate(bound_unseen(episodes, LEVEL))} of episodes may be unseen"
+
+
 def show_outcome(rate: Document) -> str:
     """A rate with its 95 % interval, if it has one."""
     bounds = f" ({show_rate(rate['low'])} to {show_rate(rate['high'])})" if rate["low"] is not None else ""
@@ -301,18 +317,23 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     metrics = [result.get("metrics", {}) for result in documents]
     for name in dict.fromkeys(name for each in metrics for name in each):
         found = [each.get(name) for each in metrics]
-        cells = ({f"x_{part}": value for part, value in (each or {}).items()} for each in found)
-        table.add_row(name, *(show_interval(each, "x") if each else MISSING for each in cells))
+        table.add_row(name, *(_show_metric(each) if each else MISSING for each in found))
     for kind in dict.fromkeys(kind for result in documents for kind in result.get("agents", {})):
         types = [result.get("agents", {}).get(kind) for result in documents]
         shown = (show_interval(each, "return") if each else MISSING for each in types)
         table.add_row(f"return of one {kind}", *shown)
         _add_outcomes(table, [each["outcomes"] if each else {} for each in types], f"{kind} ")
     episodes = min(result["episodes"] for result in documents)
-    caption = f"{show_count(episodes)} episodes each, seeds of the report suite, 95 % intervals"
+    caption = f"{show_count(episodes)} episodes each, seeds of the report suite, 95 % intervals; "
+    caption += show_unseen(episodes)
     if failed := sum(result.get("failed", 0) for result in documents):
         caption += f"; {show_count(failed)} episodes failed and are not counted"
     return Group(table, Text(caption, style="dim"))
+
+
+def _show_metric(metric: Document) -> str:
+    values = {f"x_{part}": metric[part] for part in ("mean", "low", "high")}
+    return show_interval(values | {"episodes": metric.get("episodes")}, "x")
 
 
 def _add_outcomes(table: Table, outcomes: Sequence[Document], prefix: str = "") -> None:

@@ -35,9 +35,11 @@ from mission_gym.report.tables import (
     list_stage,
     list_verdict,
     make_pairs,
+    show_choice,
     show_confirmed,
     show_interval,
     show_outcome,
+    show_unseen,
     view_plan,
 )
 from mission_gym.report.timeline import add_phases, list_machine
@@ -329,8 +331,9 @@ def _show_best(run: RunDir) -> str:
         return MISSING
     rates = (best.get("outcomes") or {}).items()
     outcomes = "".join(f", {name} {show_outcome(rate)}" for name, rate in rates)
-    confirmed = show_confirmed(best.get("confirmed"))
-    return f"return {show_interval(best, 'return')}{outcomes} at step {show_count(best['step'])}{confirmed}"
+    step, episodes = show_count(best["step"]), best.get("episodes")
+    result = f"return {show_interval(best, 'return')}{outcomes} at step {step}{show_choice(best)}"
+    return f"{result}; of {show_count(episodes)} episodes, {show_unseen(episodes)}" if episodes else result
 
 
 def _list_reward(metrics: Document) -> list[tuple[str, str]]:

@@ -96,12 +96,13 @@ def move_episodes(source: Block, columns: slice, target: Block, first: int) -> N
     source.episodes = []
 
 
-def block_bytes(spec: EnvSpec, num_steps: int, num_columns: int) -> int:
-    """The memory of one block."""
+def block_bytes(spec: EnvSpec, num_steps: int, num_columns: int, state: Leaves = ()) -> int:
+    """The memory of one block. state: arrays like the policy's memory, each [B, ...]."""
     obs = sum((num_steps + leaf.frames) * (leaf.size_bytes // leaf.frames) for leaf in spec.leaves)
     action = np.dtype(spec.action.stored_dtype).itemsize * spec.action.num_stored
     rest = num_steps * (action + 11)  # log-probability and reward, three flags
-    return num_columns * (obs + (num_steps + 1) * spec.mask_size + rest)
+    held = sum(int(array[0].nbytes) for array in state)
+    return num_columns * (obs + (num_steps + 1) * spec.mask_size + rest + held)
 
 
 def store_state(block: Block, memory: Leaves, columns: Any) -> None:

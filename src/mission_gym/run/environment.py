@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,20 @@ from mission_gym.run.stages import (
     EnvSource,
     check_metrics,
     make_parts,
+    name_file,
     pick_common,
     probe_stages,
     read_files,
 )
 from mission_gym.store.rundir import InferredLeaf, RunDir, read_lineage
-from mission_gym.store.trusted import name_tracker, permit, permit_contact, permit_kwargs, permit_request
+from mission_gym.store.trusted import (
+    name_tracker,
+    permit,
+    permit_contact,
+    permit_copies,
+    permit_kwargs,
+    permit_request,
+)
 from mission_gym.vector.backends import (
     load_backend,
     load_default,
@@ -182,6 +190,19 @@ def permit_names(
     if network and network not in calls:
         judge(network, load_network(network), (nn.Module,), calls)
     return calls
+
+
+def permit_files(
+    config: Config, typed: Callable[[str], bool], runs: Sequence[Path], copies: Iterable[str] = ()
+) -> None:
+    """Check the files that a new run would copy (`permit_copies`). copies: those of its parent, by the names
+    in env-files.json."""
+    known, is_typed = set(copies), typed("env.env_kwargs")
+    permit_copies(config.env.env_kwargs, runs, typed=is_typed, copied=known)
+    stages = config.env.curriculum.stages if config.env.curriculum else ()
+    for number, stage in enumerate(stages):
+        own = {key for key in stage.kwargs if name_file(number, key) in known}
+        permit_copies(stage.kwargs, runs, typed=typed("env.curriculum"), copied=own)
 
 
 def may_step_here(config: Config, typed: Callable[[str], bool], calls: tuple[str, ...]) -> bool:

@@ -201,7 +201,7 @@ def _summarise_metrics(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
     for name in dict.fromkeys(name for episode in episodes for name in episode.metrics):
         if not name.startswith((AGENTS, TERMS)):
             values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
-            found[name] = estimate_mean(values)._asdict()
+            found[name] = estimate_mean(values)._asdict() | {"episodes": len(values)}
     return found
 
 
@@ -213,13 +213,27 @@ def _summarise_agents(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
             continue
         kind, what, *outcome = name.removeprefix(AGENTS).split("/", 2)
         values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
-        mean, low, high = estimate_mean(values)
         found = types.setdefault(kind, {"outcomes": {}})
         if outcome:
-            found["outcomes"][outcome[0]] = {"rate": mean, "low": low, "high": high}
+            found["outcomes"][outcome[0]] = _estimate_share(values)
         else:
+            mean, low, high = estimate_mean(values)
             found |= {f"{what}_mean": mean, f"{what}_low": low, f"{what}_high": high}
+            found["episodes"] = len(values)
     return types
+
+
+def _estimate_share(values: Sequence[float]) -> dict[str, float | None]:
+    """The mean of the shares of agents in each episode. One agent makes it a rate of episodes."""
+    if all(value in (0.0, 1.0) for value in values):
+        rate = estimate_rate(round(sum(values)), len(values))
+        return {"rate": rate.mean, "low": rate.low, "high": rate.high}
+    mean, low, high = estimate_mean(values)
+    return {
+        "rate": mean,
+        "low": None if low is None else max(low, 0.0),
+        "high": None if high is None else min(high, 1.0),
+    }
 
 
 def combine(first: Mapping[str, Any], more: EvalResult) -> EvalResult:

@@ -129,20 +129,27 @@ def keep_result(opened: OpenRun, document: dict[str, Any]) -> None:
 
 def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:
     """Warn if greedy and sampled play differ a lot: the trained behaviour is only one of them."""
-    greedy, sampled = (other, main) if main.mode == "sampled" else (main, other)
+    both = (other, main) if main.mode == "sampled" else (main, other)
     name = main.main_outcome
-    if name is not None:
-        pair = [result.outcomes[name]["rate"] for result in (greedy, sampled)]
-        if abs(pair[0] - pair[1]) <= _GAP:
-            return []
-        text = f"{name} {100 * pair[0]:.0f} % greedy, {100 * pair[1]:.0f} % sampled"
+    if name is None:
+        means = [result.return_mean for result in both]
+        values, least = [result.returns for result in both], _GAP * max(map(abs, means))
+        text = f"5 % of the return: {means[0]:.4g} greedy, {means[1]:.4g} sampled"
     else:
-        pair = [greedy.return_mean, sampled.return_mean]
-        p_value = compare_means(greedy.returns, sampled.returns)
-        if p_value is None or p_value >= LEVEL or abs(pair[0] - pair[1]) <= _GAP * max(map(abs, pair)):
-            return []  # noise, not a gap
-        text = f"return {pair[0]:.4g} greedy, {pair[1]:.4g} sampled"
-    return [f"greedy and sampled play differ by over 5 points: {text}"]
+        means = [result.outcomes[name]["rate"] for result in both]
+        values, least = [_list_successes(result, name) for result in both], _GAP
+        text = f"5 points: {name} {100 * means[0]:.0f} % greedy, {100 * means[1]:.0f} % sampled"
+    if abs(means[0] - means[1]) <= least:
+        return []
+    p_value = compare_means(*values)
+    is_noise = p_value is None or p_value >= LEVEL
+    return [] if is_noise else [f"greedy and sampled play differ by over {text}"]
+
+
+def _list_successes(result: EvalResult, name: str) -> tuple[float, ...]:
+    """1 for each episode with the outcome, 0 for the others."""
+    count = round(result.outcomes[name]["rate"] * result.episodes)
+    return (1.0,) * count + (0.0,) * (result.episodes - count)
 
 
 class LoadedPolicy:

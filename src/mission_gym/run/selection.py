@@ -51,7 +51,7 @@ _CONFIRMING = 0.4  # that rest, relative to the steps of the evaluations
 _ROUND = 1000
 _GOAL_EPISODES = 100  # of a check, or those of an evaluation if they are more
 _RETEST_FIRST = 10_000  # number of the re-test's first seed in the report suite; `eval` plays those before it
-_RECENT = 5  # evaluations whose lowest return counts if all further episodes have the same one
+_RECENT = 5  # evaluations whose lowest return a goal check assumes for unseen kinds of episodes
 
 
 def is_automatic(resolved: Resolved) -> bool:
@@ -193,10 +193,14 @@ class Selection:
         except DiskError as error:
             failure = error
         context.recorder.report("evaluation", "the evaluation was not saved", failure)
-        if result.failed:
-            context.recorder.warn(
-                f"{result.failed} of {result.failed + result.episodes} episodes of the evaluation failed and"
-                " are not counted; if failures depend on the policy, its results are too good"
+        self._warn_of_failed("evaluation", result.failed, result.failed + result.episodes)
+
+    def _warn_of_failed(self, what: str, failed: int, played: int) -> None:
+        """Warn about failed episodes, since they are left out of all statistics."""
+        if failed:
+            self._context.recorder.warn(
+                f"{failed} of {played} episodes of the {what} failed and are not counted;"
+                " if failures depend on the policy, its results are too good"
             )
 
     def check_goal(self, step: int, result: EvalResult, stop: Stop) -> None:
@@ -227,6 +231,7 @@ class Selection:
             return
         state.goal_checks = number
         state.eval_steps += more.num_steps
+        self._warn_of_failed("check of the goal", more.failed, more.failed + more.episodes)
         bound = bound_goal(rule.name, more, _read_recent(context.run), number)
         found = f"at least {bound:.3g} in {more.episodes} further episodes"
         with suppress(DiskError):
@@ -254,6 +259,10 @@ class Selection:
             return
         seconds = {"time/seconds": round(time.monotonic() - start, 3)}
         context.recorder.emit("confirm", step=step, **document, **seconds)
+        candidates = document["candidates"]
+        failed = sum(each["failed"] for each in candidates)
+        played = failed + sum(each["episodes"] for each in candidates)
+        self._warn_of_failed("confirmation", failed, played)
         if best := find_best(context.run):
             self._best_score, context.best_step = best
 
@@ -281,23 +290,25 @@ def bound_goal(name: str, result: EvalResult, recent: Sequence[float], number: i
     """A lower bound of the return or of an outcome's rate in check number k, from 1. It is too high with a
     probability of at most LEVEL / (k (k + 1)), so in all checks of a run together of LEVEL.
 
-    If all returns are equal, a rarer kind of episode may be unseen; it is as bad as the lowest of the recent
-    returns, of this policy and of those shortly before it.
+    The bound of a return has two parts, and each may err in half of these cases. `bound_mean` is about the
+    returns down to the lowest one of the result. Lower returns may be unseen, up to the rate `bound_unseen`;
+    each is taken to be the lowest of the recent ones, of this policy and of those shortly before it.
     """
     alpha = LEVEL / (number * (number + 1))
     if name != "return":
         count = round(result.outcomes[name]["rate"] * result.episodes)
         return bound_rate(count, result.episodes, alpha)
-    low = bound_mean(result.returns, alpha)
-    if min(result.returns) < max(result.returns):
-        return low
-    return low - bound_unseen(result.episodes, alpha) * (low - min([low, *recent]))
+    lowest = min(result.returns)
+    unseen = bound_unseen(result.episodes, alpha / 2)
+    return bound_mean(result.returns, alpha / 2) - unseen * (lowest - min([lowest, *recent]))
 
 
 def _read_recent(run: RunDir) -> list[float]:
-    """The returns of the last evaluations, and of checks of the goal."""
-    evals = [result for result in read_evals(run) if result["suite"] in (SELECT, GOAL)]
-    returns = [value for result in evals[-_RECENT:] for value in result.get("returns") or ()]
+    """The returns of the last evaluations, and of all checks of the goal."""
+    evals = read_evals(run)
+    selected = [result for result in evals if result["suite"] == SELECT]
+    checks = [result for result in evals if result["suite"] == GOAL]
+    returns = [value for each in (*selected[-_RECENT:], *checks) for value in each.get("returns") or ()]
     return [value for value in returns if value is not None]
 
 

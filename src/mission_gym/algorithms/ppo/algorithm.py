@@ -33,6 +33,7 @@ class Ppo(Algorithm):
     name = "ppo"
     section = PpoSection
     has_bf16 = True
+    why_no_memory = ""
     compiled_kernel_has_threads = True
     compiled = "mission_gym.algorithms.ppo.compiled_kernel"
 
@@ -46,7 +47,7 @@ class Ppo(Algorithm):
         return build.make_learner(config, spec)
 
     def has_compiled_kernel(self, config: Config, threads: int) -> bool:
-        return True
+        return config.policy.recurrent == "none"
 
     def verify_compiled_kernel(self, config: Config, spec: EnvSpec, threads: int) -> str:
         from mission_gym.algorithms.ppo import build
@@ -59,32 +60,7 @@ class Ppo(Algorithm):
         return build.verify_device(config, spec)
 
     def refuse(self, resolved: Resolved, spec: EnvSpec) -> list[str]:
-        """Keys that can't be the critic's."""
-        keys, source = resolved.config.policy.critic_keys, resolved.sources["policy.critic_keys"]
-        names = [leaf.name for leaf in spec.leaves]
-        if keys and names == [""]:
-            return [
-                f"critic_keys={','.join(keys)} needs a Dict observation with these keys, and {spec.env_id}"
-                f" observes one {type(spec.observation_space).__name__}; remove it [{source}]"
-            ]
-        problems = []
-        for key in keys:
-            if key == spec.mask_key:
-                problems.append(
-                    f"critic_keys: {key!r} is the action mask, which neither network reads; remove it"
-                    f" [{source}]"
-                )
-            elif not name_leaves((key,), spec.leaves):
-                problems.append(
-                    f"critic_keys: the observation has no key {key!r}{nearest(key, names)}; it has"
-                    f" {', '.join(names)} [{source}]"
-                )
-        if not problems and len(name_leaves(keys, spec.leaves)) == len(names):
-            problems.append(
-                f"critic_keys={','.join(keys)} names the whole observation, so the actor would see nothing;"
-                f" leave it at least one of {', '.join(names)} [{source}]"
-            )
-        return problems
+        return _refuse_with_memory(resolved) + _refuse_keys(resolved, spec)
 
     def trace_decay(self, config: Config) -> float:
         assert isinstance(config.algorithm, PpoSection)
@@ -94,6 +70,9 @@ class Ppo(Algorithm):
         """Minibatches divide the rollout, so an explicit batch size constrains it."""
         batch, path = resolved.config.algorithm.batch_size, f"{resolved.config.run.algo}.batch_size"
         return batch if isinstance(batch, int) and resolved.explicit(path) else None
+
+    def chunk(self, config: Settled) -> int:
+        return own_section(config).bptt_steps if config.policy.recurrent != "none" else 1
 
     def minibatch(self, config: Settled) -> int | None:
         return own_section(config).batch_size
@@ -121,7 +100,12 @@ class Ppo(Algorithm):
             reason += "; a batch is the whole rollout"
         if section.batch_size != quarter:
             reason += f"; --batch-size auto: {quarter}"
-        return [Fact("batch", f"{section.batch_size}", reason), *self.describe_critic(config, spec)]
+        facts = [Fact("batch", f"{section.batch_size}", reason)]
+        if config.policy.recurrent != "none":
+            chunk, memory = section.bptt_steps, f"{config.policy.recurrent} of {config.policy.recurrent_size}"
+            chunks = f"learned in chunks of {chunk} steps, {section.batch_size // chunk} per minibatch"
+            facts.append(Fact("memory", memory, chunks))
+        return [*facts, *self.describe_critic(config, spec)]
 
     def measure_update_s(self, learner: Learner, config: Settled, spec: EnvSpec) -> float:
         """Seconds of learning per transition, on a block of noise: one epoch is timed, all are counted."""
@@ -131,7 +115,8 @@ class Ppo(Algorithm):
         section, kernel, before = learner.section, learner.kernel, learner.arrays()
         layout = self.layout(config, spec)
         enough = _ENOUGH_TRANSITIONS if layout.has_numpy_form else _ENOUGH_IMAGES
-        num_steps, state = _fewest_steps(config, section, enough), layout.initial_state(config.num_columns)
+        num_steps = _fewest_steps(config, section, enough, self.chunk(config))
+        state = layout.initial_state(config.num_columns)
         block = make_noise_block(spec, num_steps, config.num_columns, state)
         order = learner.draw_order(np.random.default_rng(0), block)
         learner.section = section.model_copy(update={"n_epochs": 1})
@@ -157,10 +142,57 @@ class Ppo(Algorithm):
         return (update_s + (section.n_epochs - 1) * epoch_s) / block.reward.size
 
 
-def _fewest_steps(config: Settled, section: SettledPpo, enough: int) -> int:
-    """Steps of a block that is large enough to be timed and splits into whole minibatches."""
+def _refuse_with_memory(resolved: Resolved) -> list[str]:
+    """What a policy with memory can't use."""
+    config, sources = resolved.config, resolved.sources
+    if config.policy.recurrent == "none":
+        return []
+    reasons = {
+        "compute.kernel": ("compiled", "it has no recurrent cells; use torch or auto"),
+        "compute.precision": ("bf16", "rounding would add up in the memory; use float32 or auto"),
+        "vector.blocks": ("first_ready", "its segments begin with weights of different updates; use all"),
+    }
+    return [
+        f"{path.split('.')[1]}={value} is not possible with recurrent={config.policy.recurrent}: {reason}"
+        f" [{sources[path]}]"
+        for path, (value, reason) in reasons.items()
+        if config.value(path) == value
+    ]
+
+
+def _refuse_keys(resolved: Resolved, spec: EnvSpec) -> list[str]:
+    """Keys that can't be the critic's."""
+    keys, source = resolved.config.policy.critic_keys, resolved.sources["policy.critic_keys"]
+    names = [leaf.name for leaf in spec.leaves]
+    if keys and names == [""]:
+        return [
+            f"critic_keys={','.join(keys)} needs a Dict observation with these keys, and {spec.env_id}"
+            f" observes one {type(spec.observation_space).__name__}; remove it [{source}]"
+        ]
+    problems = []
+    for key in keys:
+        if key == spec.mask_key:
+            problems.append(
+                f"critic_keys: {key!r} is the action mask, which neither network reads; remove it [{source}]"
+            )
+        elif not name_leaves((key,), spec.leaves):
+            problems.append(
+                f"critic_keys: the observation has no key {key!r}{nearest(key, names)}; it has"
+                f" {', '.join(names)} [{source}]"
+            )
+    if not problems and len(name_leaves(keys, spec.leaves)) == len(names):
+        problems.append(
+            f"critic_keys={','.join(keys)} names the whole observation, so the actor would see nothing;"
+            f" leave it at least one of {', '.join(names)} [{source}]"
+        )
+    return problems
+
+
+def _fewest_steps(config: Settled, section: SettledPpo, enough: int, chunk: int) -> int:
+    """Steps of a block that is large enough to be timed and splits into whole minibatches. chunk: of a policy
+    with memory, 1 without."""
     num_columns = config.num_columns
-    for steps in range(1, section.n_steps_per_env):
+    for steps in range(chunk, section.n_steps_per_env, chunk):
         if steps * num_columns >= enough and steps * num_columns % section.batch_size == 0:
             return steps
     return section.n_steps_per_env

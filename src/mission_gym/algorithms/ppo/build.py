@@ -15,7 +15,7 @@ from mission_gym.algorithms.ppo.section import LOG_RATIO_LIMIT, PpoSection, Step
 from mission_gym.algorithms.ppo.torch_kernel import TorchKernel
 from mission_gym.config.schema import Config, Settled
 from mission_gym.data import Array, EnvSpec
-from mission_gym.learner.blocks import unstack_frames
+from mission_gym.learner.blocks import SequenceMemory, draw_chunks, unstack_frames
 from mission_gym.learner.verify import draw_inputs, find_device_disagreement, find_disagreement
 from mission_gym.policy import Encoded, Encoder, PolicySpec
 from mission_gym.policy.sampling import draw_random
@@ -23,6 +23,7 @@ from mission_gym.policy.torch_forms import ActorCritic, model_arrays
 from mission_gym.streams import generator, torch_seed
 
 _ROWS, _TAILS = 64, 2  # of a minibatch, and its outliers
+_COLUMNS = 4  # of a minibatch with memory
 
 
 def make_learner(config: Settled, spec: EnvSpec) -> PpoLearner:
@@ -79,13 +80,17 @@ def verify_device(config: Settled, spec: EnvSpec) -> str:
     settings = own_section(config).step_settings(0, config.run.timesteps)
     encoder = Encoder(policy.leaves, normalize=False, critic_leaves=policy.critic_leaves)
     rng = generator("proof")
-    inputs = encoder.encode(*unstack_frames(draw_inputs(spec, _ROWS, rng), spec.leaves))
+    memory = _draw_memory(policy, rng) if policy.has_memory else None
+    num_rows = _ROWS if memory is None else memory.starts.size
+    inputs = encoder.encode(*unstack_frames(draw_inputs(spec, num_rows, rng), spec.leaves))
     reference = TorchKernel(policy, seed=0)
-    samples = _make_samples(_CASES[0], policy, inputs, spec.mask_size, reference, rng)
+    samples = _make_samples(_CASES[0], policy, inputs, spec.mask_size, reference, rng, memory)
     kernel = TorchKernel(policy, None, compute.device, precision=compute.precision, batch_size=_ROWS // 2)
     kernel.load_parameters(reference.parameters())
     found, expected = (each.differentiate(samples, settings) for each in (kernel, reference))
     order = np.arange(_ROWS).reshape(2, -1)
+    if memory is not None:
+        order = draw_chunks(rng, np.ones(memory.starts[:-1].shape, bool), memory.chunk, _ROWS // 2)
 
     def step() -> None:
         kernel.load_samples(samples)
@@ -117,6 +122,15 @@ def _draw(name: str, array: Array, policy: PolicySpec, rng: np.random.Generator)
     return rng.normal(middle, scale, array.shape).astype(np.float32)
 
 
+def _draw_memory(policy: PolicySpec, rng: np.random.Generator) -> SequenceMemory:
+    """One chunk of every column, with memory before it and episodes that start inside."""
+    num_steps, num_columns = _ROWS // _COLUMNS, _COLUMNS
+    states = [rng.standard_normal((num_columns, *shape), np.float32) for shape in policy.state_shapes]
+    nothing = tuple(state[:0] for state in states)
+    starts = rng.random((num_steps + 1, num_columns)) < 0.1
+    return SequenceMemory(tuple(states), starts, nothing, num_steps)
+
+
 def _make_samples(
     case: _Case,
     policy: PolicySpec,
@@ -124,6 +138,7 @@ def _make_samples(
     mask_size: int,
     reference: TorchKernel,
     rng: np.random.Generator,
+    memory: SequenceMemory | None = None,
 ) -> Samples:
     """Rows with masks, zero weights, and every other field random."""
 
@@ -140,8 +155,8 @@ def _make_samples(
     if num_reals := policy.action.num_reals:
         # Sampled by the policy: far from its mean, float32 is too coarse.
         noise = rng.standard_normal((_ROWS, num_reals), np.float32)
-        action[:, -num_reals:] = reference.sample(inputs, noise)
-    log_prob, _ = reference.evaluate(inputs, action, mask)
+        action[:, -num_reals:] = reference.sample(inputs, noise, memory)
+    log_prob, _ = reference.evaluate(inputs, action, mask, memory)
     weight = (rng.random(_ROWS) < 0.9).astype(np.float32)
     importance = rng.uniform(0.2, 1.0, _ROWS).astype(np.float32)
     weight[:_TAILS] = importance[:_TAILS] = 1.0
@@ -155,4 +170,5 @@ def _make_samples(
         value=normal(1.0),
         weight=weight,
         importance=importance,
+        memory=memory,
     )

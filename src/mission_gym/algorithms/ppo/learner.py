@@ -32,8 +32,9 @@ from mission_gym.data import Array, Block, Leaves, UpdateStats, Weights
 from mission_gym.errors import NotFiniteError
 from mission_gym.learner.advantages import ValueScale, compute_gae, compute_importance
 from mission_gym.learner.blocks import (
+    SequenceMemory,
     check_finite,
-    draw_columns,
+    draw_chunks,
     draw_rows,
     flatten_obs,
     read_memory,
@@ -60,6 +61,7 @@ class _Batch(NamedTuple):
     samples: Samples
     flat: Array  # flat observations before normalisation, [N, F]
     values: Array  # in the reward's units, [N]
+    drift: float | None  # of the memory; None without memory
 
 
 class PpoLearner(Learner):
@@ -92,6 +94,7 @@ class PpoLearner(Learner):
         self._previous_weights: Weights | None = None  # from a checkpoint, until the first update
         self._weights: Weights | None = None  # a cache of the present ones
         self.value_scale = ValueScale() if normalize_returns else None
+        self._memory: Leaves = ()  # after the last block, as the learner computed it
 
     def prime(self, obs: Leaves) -> None:
         super().prime(obs)
@@ -159,9 +162,9 @@ class PpoLearner(Learner):
         return UpdateStats(gradient_steps, self._metrics(tables, settings, batch) | lag_metrics)
 
     def draw_order(self, rng: np.random.Generator, block: Block) -> Array:
-        """The minibatches of an epoch: of valid rows, or of whole columns for a policy with memory."""
-        if self.spec.state_shapes:
-            return draw_columns(rng, block.num_steps, block.num_columns, self.section.batch_size)
+        """The minibatches of an epoch: of valid rows, or of whole chunks for a policy with memory."""
+        if self.spec.has_memory:
+            return draw_chunks(rng, block.valid, self.section.bptt_steps, self.section.batch_size)
         return draw_rows(rng, block.valid, self.section.batch_size)
 
     def step_settings(self) -> StepSettings:
@@ -188,7 +191,8 @@ class PpoLearner(Learner):
         num_steps, num_columns = block.reward.shape
         num = num_steps * num_columns
         obs, frame_index = flatten_obs(block)
-        inputs, memory = self.encoder.encode(obs, frame_index), read_memory(block)
+        inputs = self.encoder.encode(obs, frame_index)
+        memory = read_memory(block, self.section.bptt_steps)
         action = block.action.reshape(num, -1)
         mask = None if block.mask is None else block.mask[:-1].reshape(num, -1)
         log_prob, output = self.kernel.evaluate(inputs, action, mask, memory)
@@ -206,6 +210,7 @@ class PpoLearner(Learner):
         if self.kernel.is_low_precision and (block.version != self.version).any():
             # Importance compares two policies, not two precisions.
             acted, _ = self.kernel.evaluate(inputs, action, mask, memory, exact=True)
+        drift = None if memory is None else self._measure_drift(block, memory)
         importance = compute_importance(
             acted.reshape(num_steps, num_columns), block.log_prob, self.version - block.version
         )
@@ -230,7 +235,16 @@ class PpoLearner(Learner):
             importance=None if importance is None else importance.ravel(),
             memory=memory,
         )
-        return _Batch(samples, self.encoder.flatten(obs, frame_index)[:num], values[:-1].ravel())
+        flat = self.encoder.flatten(obs, frame_index)[:num]
+        return _Batch(samples, flat, values[:-1].ravel(), drift)
+
+    def _measure_drift(self, block: Block, memory: SequenceMemory) -> float:
+        """The mean distance of a unit between the memory with which this block began and the learner's own at
+        the end of the block before. With overlap, older weights than the learner's computed it."""
+        own, self._memory = self._memory, memory.after_block
+        if [each.shape for each in own] != [each.shape for each in block.state]:
+            return 0.0  # the first block
+        return float(np.mean([np.abs(a - b).mean() for a, b in zip(own, block.state, strict=True)]))
 
     def _lag_metrics(self, block: Block, samples: Samples) -> dict[str, float]:
         """How old the policy that collected the block was when this update started."""
@@ -278,6 +292,8 @@ class PpoLearner(Learner):
         if self.value_scale is not None:
             metrics["train/value_scale"] = self.value_scale.std
             metrics["train/value_offset"] = self.value_scale.mean
+        if batch.drift is not None:
+            metrics["train/memory_drift"] = batch.drift
         log_std = self.weights().arrays.get("log_std")
         if log_std is not None:
             metrics["train/std"] = float(np.exp(log_std).mean())
@@ -291,6 +307,7 @@ class PpoLearner(Learner):
             parent.load(arrays)
         start = parent or ValueScale(var=1.0)  # without a scale, outputs are values
         self.load_arrays(arrays | start.arrays())
+        self._memory = ()  # episodes begin anew
         if self.value_scale is None and parent is not None:
             self.kernel.rescale_values(parent.std, parent.mean)
             self._weights = None
@@ -305,6 +322,7 @@ class PpoLearner(Learner):
             rest = {f"policy/{name}": array for name, array in normalizer.arrays().items()}
         if self.value_scale is not None:
             rest |= self.value_scale.arrays()
+        rest |= {f"memory/{number}": array for number, array in enumerate(self._memory)}
         rest["skipped"] = np.array([self.skipped, self.skipped_in_row], np.int64)
         counters = (self.version, self.step, self.gradient_steps, *self.recent)
         return rest | {"counters": np.array(counters, np.int64)}
@@ -322,6 +340,7 @@ class PpoLearner(Learner):
         self.version, self.step, self.gradient_steps = (int(count) for count in arrays["counters"][:3])
         self.recent = [int(steps) for steps in arrays["counters"][3:]]
         self.skipped, self.skipped_in_row = (int(count) for count in arrays["skipped"])
+        self._memory = tuple(with_prefix(arrays, "memory/").values())
 
 
 def _cut_at_failure(tables: list[Array]) -> list[Array]:

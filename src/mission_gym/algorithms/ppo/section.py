@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
 
 from mission_gym.config.layers import Resolved
-from mission_gym.config.rules import rollout_text
+from mission_gym.config.rules import Unused, rollout_text
 from mission_gym.config.schema import AlgorithmSection, Config, SearchRange, SettledAlgorithm
-from mission_gym.config.sizes import nearest_divisors, pick_batch_size
+from mission_gym.config.sizes import choose_batch_size, nearest_divisors, pick_batch_size
 from mission_gym.config.types import NONE, FromOneOrAuto, Number, Whole
 from mission_gym.learner.contract import schedule_of
 
 _BATCH, _BATCH_SHARE = 64, 1 / 32  # by default the larger of the two, on every device
 ADVANTAGE_FLOOR = 1e-5  # of the standard deviation of advantages: equal ones carry no signal to amplify
+# Steps of a chunk, by default; below the second number a note warns. Long chunks cost time, since steps are
+# computed one after another.
+_CHUNK, _SHORT_CHUNK = 32, 16
+LEAST_CHUNKS = 4  # of a minibatch: with one column, normalising would remove the level of its advantages
 LOG_RATIO_LIMIT = 20.0  # of a probability ratio: exp and the square of a gradient stay far from overflow
 
 
@@ -43,6 +48,12 @@ class PpoSection(AlgorithmSection):
         " about 64, or 1/32 of a rollout of more than 2048.",
     )
     n_epochs: Whole = Field(10, ge=1, description="Passes over each rollout; 4 for image observations.")
+    bptt_steps: Whole = Field(
+        _CHUNK,
+        ge=1,
+        description="With --recurrent, steps through which gradients flow back: rollouts are learned in"
+        " chunks of this length. Divides n_steps_per_env, and is adapted to it unless given.",
+    )
     learning_rate: Number = Field(3e-4, gt=0, description="Step size of Adam.")
     learning_rate_final: Annotated[Number | None, NONE] = Field(
         None, ge=0, description="Learning rate at the last step, reached linearly. none: constant."
@@ -76,7 +87,9 @@ class PpoSection(AlgorithmSection):
     )
 
     SCHEDULED: ClassVar = ("learning_rate", "clip_range", "ent_coef")
-    COSTS: ClassVar = frozenset({"n_steps_per_env", "batch_size", "n_epochs", "gamma", "gae_lambda"})
+    COSTS: ClassVar = frozenset(
+        {"n_steps_per_env", "batch_size", "n_epochs", "bptt_steps", "gamma", "gae_lambda"}
+    )
     SEARCH: ClassVar = {
         "n_steps_per_env": SearchRange(16, 2048, "power"),
         "batch_size": SearchRange(32, 2048, "power"),
@@ -88,6 +101,13 @@ class PpoSection(AlgorithmSection):
         "ent_coef": SearchRange(1e-5, 0.1, "log"),
     }
     IMAGE_PROFILE: ClassVar = {"ppo.n_epochs": 4}
+    UNUSED: ClassVar = (
+        Unused(
+            "ppo.bptt_steps",
+            lambda facts: facts.config.policy.recurrent == "none",
+            "the policy has no memory; give --recurrent gru or remove it",
+        ),
+    )
     EFFECTS: ClassVar = {"gamma": "values were learned under another discount and must adapt first"}
 
     def step_settings(self, step: int, total_steps: int) -> StepSettings:
@@ -98,24 +118,81 @@ class PpoSection(AlgorithmSection):
 
     @classmethod
     def fit(cls, resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
-        """Minibatches divide the rollout."""
+        """Minibatches divide the rollout; with memory they are whole chunks, which divide the segments."""
+        resolved = _fit_chunks(resolved, notes, problems)
         config, path = resolved.config, f"{resolved.config.run.algo}.batch_size"
+        chunk = _ppo(config).bptt_steps if config.policy.recurrent != "none" else None
         batch, rollout, source = config.algorithm.batch_size, config.rollout_size, resolved.sources[path]
+
+        def pick(share: float, least: int = _BATCH) -> int:
+            if chunk is None or rollout % chunk:
+                return pick_batch_size(rollout, share, least)
+            return chunk * pick_batch_size(rollout // chunk, share, LEAST_CHUNKS, multiple=1)
+
         if batch == "auto":
-            return resolved.with_values({path: pick_batch_size(rollout)}, "auto")
+            return resolved.with_values({path: pick(0.25)}, "auto")
         if batch is None:
-            fitting = pick_batch_size(rollout, max(_BATCH / rollout, _BATCH_SHARE))
-            return resolved.with_values({path: fitting}, source)
-        if rollout % batch == 0:
+            return resolved.with_values({path: pick(max(_BATCH / rollout, _BATCH_SHARE))}, source)
+        problem = _find_misfit(config, batch, chunk)
+        if not problem:
             return resolved
-        problem = f"batch_size={batch} does not divide the rollout of {rollout_text(config)}"
         if resolved.explicit(path):
-            sizes = ", ".join(str(size) for size in nearest_divisors(rollout, batch))
-            problems.append(f"{problem}; use {sizes} or auto [{source}]")
+            near = (
+                size for size in nearest_divisors(rollout, batch) if not _find_misfit(config, size, chunk)
+            )
+            sizes = "".join(f"{size}, " for size in near)[:-2]
+            problems.append(f"{problem}; use {f'{sizes} or ' if sizes else ''}auto [{source}]")
             return resolved
-        fitting = pick_batch_size(rollout, batch / rollout, min(batch, 64))
+        fitting = pick(batch / rollout, min(batch, _BATCH))
         notes.append(f"{problem}; {fitting} is used [{source}]")
         return resolved.with_values({path: fitting}, f"{source}, adapted")
+
+
+def _find_misfit(config: Config, batch: int, chunk: int | None) -> str:
+    """Why minibatches can't have this size; empty if they can."""
+    rollout = config.rollout_size
+    if rollout % batch:
+        return f"batch_size={batch} does not divide the rollout of {rollout_text(config)}"
+    if chunk is None or rollout % chunk:
+        return ""
+    least = chunk * min(LEAST_CHUNKS, rollout // chunk)
+    if batch % chunk or batch < least:
+        return (
+            f"batch_size={batch} is not a multiple of bptt_steps={chunk}, or below {least}: with memory, a"
+            f" minibatch consists of whole chunks, at least {LEAST_CHUNKS}"
+        )
+    return ""
+
+
+def _fit_chunks(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
+    """Choose the longest chunk, of at most 32 steps, of which an explicit minibatch holds enough."""
+    config, path = resolved.config, f"{resolved.config.run.algo}.bptt_steps"
+    if config.policy.recurrent == "none":
+        return resolved
+    steps, chunk = config.algorithm.n_steps_per_env, _ppo(config).bptt_steps
+    if resolved.explicit(path):
+        if steps % chunk:
+            sizes = ", ".join(str(size) for size in nearest_divisors(steps, chunk))
+            problems.append(
+                f"bptt_steps={chunk} does not divide n_steps_per_env={steps} into equal chunks; use"
+                f" {sizes} [{resolved.sources[path]}]"
+            )
+        return resolved
+    fixed, batch = config.rollout_size, config.algorithm.batch_size
+    if isinstance(batch, int) and resolved.explicit(f"{config.run.algo}.batch_size"):
+        fixed = batch
+    chunk = choose_batch_size(gcd(steps, fixed), min(_CHUNK, max(1, fixed // LEAST_CHUNKS)))
+    if chunk < min(_SHORT_CHUNK, steps):
+        notes.append(
+            f"memory is learned in chunks of {chunk} steps; gradients reach no further back. {_CHUNK} need"
+            f" a multiple of {_CHUNK} as n_steps_per_env, and a batch_size from {LEAST_CHUNKS * _CHUNK} up"
+        )
+    return resolved.with_values({path: chunk}, resolved.sources[path])
+
+
+def _ppo(config: Config) -> PpoSection:
+    assert isinstance(config.algorithm, PpoSection)
+    return config.algorithm
 
 
 class SettledPpo(PpoSection, SettledAlgorithm):

@@ -6,7 +6,7 @@ decides nothing on the host, so it can be captured as a graph. Nothing on the de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -17,12 +17,13 @@ from mission_gym.algorithms.ppo.kernel import ADAM_EPSILON, COLUMNS, Samples, ma
 from mission_gym.algorithms.ppo.loss import Losses, Minibatch, compute_losses, normalize_advantages
 from mission_gym.algorithms.ppo.section import StepSettings
 from mission_gym.data import Array
-from mission_gym.learner.blocks import SequenceMemory, columns_per_minibatch
+from mission_gym.learner.blocks import SequenceMemory
 from mission_gym.learner.distribution import Distribution
 from mission_gym.learner.torch_network import FlatAdam, TorchNetwork
 from mission_gym.learner.verify import Evidence
 from mission_gym.policy import Encoded, PolicySpec
-from mission_gym.policy.torch_forms import ActorCritic, TorchMemory
+from mission_gym.policy.torch_cells import State, TorchMemory
+from mission_gym.policy.torch_forms import ActorCritic, Passed
 from mission_gym.policy.transfer import Resident, ResidentImages, fetch, send
 from mission_gym.policy.trunks import Inputs
 
@@ -34,7 +35,7 @@ _COLUMNS = COLUMNS + Losses._fields[len(COLUMNS) - 1 :]
 class _Network(Protocol):
     def __call__(
         self, inputs: Inputs, precision: torch.dtype = torch.float32, memory: TorchMemory | None = None
-    ) -> tuple[Tensor, Tensor]: ...
+    ) -> Passed: ...
 
 
 class TorchKernel(TorchNetwork):
@@ -76,7 +77,8 @@ class TorchKernel(TorchNetwork):
         self._batch_size = batch_size
         self._flat, self._table = Resident(self.device), Resident(self.device)
         self._shaped = [ResidentImages(self.device) for leaf in spec.leaves if not leaf.is_flat]
-        self._states: tuple[Tensor, ...] = ()  # memory before the first step, each [S, ...]
+        self._before_chunks: State = ()  # of the block, each [T / chunk * S, ...]
+        self._chunk, self._num_columns = 1, 1
         self._loaded: Encoded | None = None
         # The settings of a gradient step, as tensors that a captured step reads again each time.
         self._numbers = torch.zeros(len(StepSettings._fields), device=self.device)
@@ -98,51 +100,54 @@ class TorchKernel(TorchNetwork):
         illegal = None if mask is None else send(~mask, self.device)
         num, num_acted = len(inputs.flat), len(action)
         precision = torch.float32 if exact else self._precision
-        with torch.inference_mode():
-            log_probs, values = (torch.zeros(size, device=self.device) for size in (num_acted, num))
-            for rows, acted, part in self._list_passes(num, num_acted, memory):
-                outputs, values[rows] = self._network(
-                    (self._flat_rows[rows], self._take(rows)), precision, part
+        log_probs, values = (torch.zeros(size, device=self.device) for size in (num_acted, num))
+
+        def compute(rows: slice, part: TorchMemory | None) -> State:
+            outputs, values[rows], state = self._network(
+                (self._flat_rows[rows], self._take(rows)), precision, part
+            )
+            acted = slice(rows.start, max(rows.start, min(rows.stop, num_acted)))  # they come first
+            num_outputs = len(log_probs[acted])
+            if num_outputs:
+                log_probs[acted], _ = self.distribution(
+                    outputs[:num_outputs],
+                    self.model.log_std,
+                    actions[acted],
+                    None if illegal is None else illegal[acted],
                 )
-                num_outputs = len(log_probs[acted])
-                if num_outputs:
-                    log_probs[acted], _ = self.distribution(
-                        outputs[:num_outputs],
-                        self.model.log_std,
-                        actions[acted],
-                        None if illegal is None else illegal[acted],
-                    )
+            return state
+
+        with torch.inference_mode():
+            if memory is not None:
+                self._pass_chunks(num, memory, compute)
+            else:
+                size = min(self._batch_size or num, num)
+                for start in range(0, num, size):
+                    start = min(start, num - size)  # the last pass repeats some rows, to have the same shape
+                    compute(slice(start, start + size), None)
             both = fetch(torch.cat([log_probs, values]))
         return both[:num_acted], both[num_acted:]
 
-    def _list_passes(
-        self, num: int, num_acted: int, memory: SequenceMemory | None
-    ) -> Iterator[tuple[Rows, Rows, TorchMemory | None]]:
-        """The passes over a block: their rows, those of them with an action, which come first, and their
-        memory.
+    def _pass_chunks(
+        self, num: int, memory: SequenceMemory, compute: Callable[[slice, TorchMemory], State]
+    ) -> None:
+        """Compute all rows of a block with the memory before them: chunks of all columns one after another,
+        the observations after the last step, then final observations, one step each."""
+        starts, state = send(memory.starts, self.device), self._send_all(memory.state)
+        num_times, num_columns = starts.shape
+        before = []
+        for t in range(0, num_times, memory.chunk):
+            before.append(state)
+            part, first = starts[t : t + memory.chunk], t * num_columns
+            state = compute(slice(first, first + part.numel()), TorchMemory(state, part))
+        memory.before_chunks = tuple(fetch(torch.stack(each)) for each in zip(*before, strict=True))
+        if num > starts.numel():
+            no_starts = starts.new_zeros((1, num - starts.numel()))
+            final = TorchMemory(self._send_all(memory.final_state), no_starts)
+            compute(slice(starts.numel(), num), final)
 
-        Passes have the shape of a minibatch: slices of rows, or with memory whole columns.
-        """
-        if memory is None:
-            size = min(self._batch_size or num, num)
-            for start in range(0, num, size):
-                start = min(start, num - size)  # the last pass repeats some rows, to have the same shape
-                yield slice(start, start + size), slice(start, max(start, min(start + size, num_acted))), None
-            return
-        num_times, num_columns = memory.starts.shape
-        size = self._batch_size or num_acted
-        width = columns_per_minibatch(num_times - 1, num_columns, size)
-        rows = torch.arange(num_times * num_columns, device=self.device).view(num_times, num_columns)
-        starts, states = send(memory.starts, self.device), [send(each, self.device) for each in memory.state]
-        for first in range(0, num_columns, width):
-            part = slice(first, first + width)
-            columns = TorchMemory(tuple(state[part] for state in states), starts[:, part])
-            yield rows[:, part].reshape(-1), rows[:-1, part].reshape(-1), columns
-        if num > rows.numel():  # final observations, one step each
-            last = slice(rows.numel(), num)
-            final_states = tuple(send(each, self.device) for each in memory.final_state)
-            no_starts = torch.zeros((1, num - rows.numel()), dtype=torch.bool, device=self.device)
-            yield last, slice(0, 0), TorchMemory(final_states, no_starts)
+    def _send_all(self, arrays: Sequence[Array]) -> State:
+        return tuple(send(array, self.device) for array in arrays)
 
     def rescale_values(self, factor: float, shift: float = 0.0) -> None:
         head = cast(nn.Linear, self.model.critic[-1])
@@ -150,11 +155,15 @@ class TorchKernel(TorchNetwork):
             head.weight.mul_(factor)
             head.bias.mul_(factor).add_(shift)
 
-    def sample(self, inputs: Encoded, noise: Array) -> Array:
-        """The real numbers of actions, sampled by the policy with noise [N, num_reals]."""
+    def sample(self, inputs: Encoded, noise: Array, memory: SequenceMemory | None = None) -> Array:
+        """The real numbers of actions for the first N rows, sampled by the policy with noise [N, num_reals].
+        memory: of one chunk."""
         self._load_inputs(inputs)
+        rows, part = slice(len(noise)), None
+        if memory is not None:
+            part = TorchMemory(self._send_all(memory.state), send(memory.starts[:-1], self.device))
         with torch.inference_mode():
-            outputs = fetch(self._network((self._flat_rows, self._take(slice(None))))[0])
+            outputs = fetch(self._network((self._flat_rows[rows], self._take(rows)), memory=part).outputs)
         mean = outputs[:, outputs.shape[1] - noise.shape[1] :]
         return np.asarray(mean + np.exp(self.parameters()["log_std"]) * noise, np.float32)
 
@@ -174,10 +183,13 @@ class TorchKernel(TorchNetwork):
             "advantage": samples.advantage,
             "importance": ones if samples.importance is None else samples.importance,
         }
-        self._states = ()
+        self._before_chunks = ()
         if memory is not None:
             fields["starts"] = memory.starts[:-1].reshape(-1)
-            self._states = tuple(send(each, self.device) for each in memory.state)
+            self._before_chunks = self._send_all(
+                [each[:-1].reshape(-1, each.shape[-1]) for each in memory.before_chunks]
+            )
+            self._chunk, self._num_columns = memory.chunk, memory.starts.shape[1]
         packed = np.column_stack(list(fields.values()))
         self._rows = self._table.load(packed.astype(np.float32, copy=False))
         widths = [1 if array.ndim == 1 else array.shape[1] for array in fields.values()]
@@ -204,6 +216,7 @@ class TorchKernel(TorchNetwork):
 
     def differentiate(self, samples: Samples, settings: StepSettings) -> Evidence:
         self.load_samples(samples)
+        assert samples.memory is None or len(samples.memory.starts) == samples.memory.chunk + 1, "one chunk"
         flat, columns, index = self._gather(np.arange(len(samples.action))[None], settings)
         losses = self._backward(flat[0], columns[0], index[0])
         row = fetch(_make_row(losses, self.adam.grad.norm())).astype(np.float64)
@@ -241,7 +254,7 @@ class TorchKernel(TorchNetwork):
     def _backward(self, flat: Tensor, columns: Tensor, index: Tensor) -> Losses:
         """The loss of a minibatch, and its gradient in `adam.grad`."""
         illegal = columns[:, self._fields["illegal"]]
-        outputs, value = self._network(
+        outputs, value, _ = self._network(
             (flat, self._take(index)), self._precision, self._memory_of(columns, index)
         )
         log_prob, entropy = self.distribution(
@@ -264,13 +277,13 @@ class TorchKernel(TorchNetwork):
         return losses
 
     def _memory_of(self, columns: Tensor, index: Tensor) -> TorchMemory | None:
-        """The memory of a minibatch [T, C]; its first C rows are the first steps of its columns."""
-        if not self._states:
+        """The memory of a minibatch [chunk, C]; its first C rows are the first steps of its chunks."""
+        if not self._before_chunks:
             return None
-        num_steps = len(self._rows) // len(self._states[0])
-        starts = self._column(columns, "starts").view(num_steps, -1) > 0
-        first = index[: starts.shape[1]]
-        return TorchMemory(tuple(state.index_select(0, first) for state in self._states), starts)
+        starts = self._column(columns, "starts").view(self._chunk, -1) > 0
+        first, num_columns = index[: starts.shape[1]], self._num_columns
+        chunks = first // (self._chunk * num_columns) * num_columns + first % num_columns
+        return TorchMemory(tuple(each.index_select(0, chunks) for each in self._before_chunks), starts)
 
     def _load_inputs(self, inputs: Encoded) -> None:
         """Copy the inputs to the device."""
@@ -291,7 +304,7 @@ def _make_row(losses: Losses, norm: Tensor) -> Tensor:
 
 def _is_split(model: ActorCritic) -> bool:
     """Whether actor and critic are MLPs without memory, which share no parameter."""
-    return model.trunk is None and not model.has_memory
+    return model.trunk is None and model.memory is None
 
 
 def _can_stack(model: ActorCritic) -> bool:
@@ -324,7 +337,7 @@ class StackedActorCritic:
 
     def __call__(
         self, inputs: Inputs, precision: torch.dtype = torch.float32, memory: TorchMemory | None = None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Passed:
         flat, _ = inputs
         with torch.autocast(
             flat.device.type, precision, enabled=precision != torch.float32, cache_enabled=False
@@ -337,4 +350,4 @@ class StackedActorCritic:
                     weight, bias = layer
                     x = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
         for_actor, for_critic = x.float().unbind()
-        return self._actor_head(for_actor), self._critic_head(for_critic).squeeze(-1)
+        return Passed(self._actor_head(for_actor), self._critic_head(for_critic).squeeze(-1), ())

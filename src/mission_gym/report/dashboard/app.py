@@ -223,7 +223,9 @@ def _describe_context(run: RunDir) -> dict[str, Any]:
         "main_outcome": first.main_outcome,
         "stages": first.stages,
         "evals": _list_evals(run),
-        "best": None if best is None else {key: best.get(key) for key in (*_EVAL_KEYS, "confirmed")},
+        "best": None
+        if best is None
+        else {key: best.get(key) for key in (*_EVAL_KEYS, "confirmed", "chosen_from")},
         "baselines": read_baselines(run),
     }
 

@@ -92,7 +92,8 @@ function answerWinning(alive) {
   const key = run.main || Object.keys(status.outcomes || {})[0]; // others may be good or bad
   const result = alive || !run.best ? run.evals.at(-1) : run.best;
   const found = key && own(result?.outcomes || {}, key);
-  const held = result && `in ${count(result.confirmed || result.episodes)} held-out episodes at step ${count(result.step)}`;
+  const lucky = result?.chosen_from > 1 && !result.confirmed ? `, the highest of ${count(result.chosen_from)} evaluations and so too high on average` : "";
+  const held = result && `in ${count(result.confirmed || result.episodes)} held-out episodes at step ${count(result.step)}${lucky}`;
   if (found) {
     answer("winning", `${key} ${rate(found.rate)}`, "", [`${rate(found.low)} to ${rate(found.high)} ${held}`, ...listBaselines((each) => own(each.outcomes || {}, key)?.rate, rate)].join("; "));
   } else if (key) {

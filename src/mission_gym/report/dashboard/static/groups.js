@@ -58,7 +58,9 @@ function resultOf(group) {
   if (group.kind === "sweep") return typeof group.best_score === "number" ? `best ${number(group.best_score)}` : "no result yet";
   if (variants.size > 1) return `${count(variants.size)} variants`;
   if (typeof group.low === "number") return `return ${number(group.iqm)} (${number(group.low)} to ${number(group.high)})`;
-  return typeof group.mean === "number" ? `mean return ${number(group.mean)}` : "no result yet";
+  const values = group.values || [];
+  if (!values.length) return "no result yet";
+  return values.length < 5 ? `return ${values.map(number).join(", ")}` : `mean return ${number(group.mean)}`;
 }
 
 // Jobs that have started but have no run yet.
