@@ -107,6 +107,14 @@ class _Measured(NamedTuple):
     facts: VerdictFacts
 
 
+def judge_stall(seconds: float) -> Verdict:
+    """The verdict of a run that was stopped while a call of an environment did not return."""
+    evidence = (
+        f"no step for {seconds:.0f} s when the run was stopped: a call of an environment had not returned"
+    )
+    return _make("environment failures", evidence, "--env-timeout 30: such calls end, and training continues")
+
+
 def _make(bound: str, evidence: str, *advice: str) -> Verdict:
     return Verdict(bound=bound, evidence=evidence, advice=list(advice))
 
