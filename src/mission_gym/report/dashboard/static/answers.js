@@ -95,12 +95,12 @@ function answerWinning(alive) {
   const lucky = result?.chosen_from > 1 && !result.confirmed ? `, the highest of ${count(result.chosen_from)} evaluations and so too high on average` : "";
   const held = result && `in ${count(result.confirmed || result.episodes)} held-out episodes at step ${count(result.step)}${lucky}`;
   if (found) {
-    answer("winning", `${key} ${rate(found.rate)}`, "", [`${rate(found.low)} to ${rate(found.high)} ${held}`, ...listBaselines((each) => own(each.outcomes || {}, key)?.rate, rate)].join("; "));
+    answer("winning", `${key} ${rate(found.rate)}`, "", [`95 %: ${rate(found.low)} to ${rate(found.high)} ${held}`, ...listBaselines((each) => own(each.outcomes || {}, key)?.rate, rate)].join("; "));
   } else if (key) {
     const now = own(status.outcomes || {}, key) ?? lastOf(run.columns[`outcome/${key}`] || []);
     answer("winning", `${key} ${rate(now)}`, "", `of the last 100 episodes of training; no evaluation ${alive ? "yet" : "was made"}`);
   } else if (result) {
-    const bounds = typeof result.return_low === "number" ? `${number(result.return_low)} to ${number(result.return_high)}` : "no interval";
+    const bounds = typeof result.return_low === "number" ? `95 %: ${number(result.return_low)} to ${number(result.return_high)}` : "no interval";
     answer("winning", `return ${number(result.return_mean)}`, "", [`${bounds} ${held}`, ...listBaselines((each) => each.return_mean, number)].join("; "));
   } else {
     answer("winning", alive ? "not evaluated yet" : "not evaluated", "", "the environment declares no outcomes; the return of an evaluation would be here");

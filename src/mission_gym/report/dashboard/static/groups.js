@@ -57,7 +57,7 @@ function resultOf(group) {
   const variants = new Set(group.jobs.map((job) => job.variant));
   if (group.kind === "sweep") return typeof group.best_score === "number" ? `best ${number(group.best_score)}` : "no result yet";
   if (variants.size > 1) return `${count(variants.size)} variants`;
-  if (typeof group.low === "number") return `return ${number(group.iqm)} (${number(group.low)} to ${number(group.high)})`;
+  if (typeof group.low === "number") return `IQM of the return ${number(group.iqm)} (95 %: ${number(group.low)} to ${number(group.high)})`;
   const values = group.values || [];
   if (!values.length) return "no result yet";
   return values.length < 5 ? `return ${values.map(number).join(", ")}` : `mean return ${number(group.mean)}`;
