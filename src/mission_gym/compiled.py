@@ -52,9 +52,23 @@ def matrix_entry(function: Function) -> Function:
 
 def _cached(function: Function, options: dict[str, Any]) -> Function:
     try:
-        return cast(Function, numba.njit(nogil=True, cache=True, **options)(function))
+        dispatcher = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # no folder is writable, as in some containers: compile every time
         return cast(Function, numba.njit(nogil=True, **options)(function))
+    file = dispatcher._cache._cache_file
+    load = file.load
+
+    def load_or_forget(key: Any) -> Any:
+        # numba reads the whole index before it compares the time stamp of the source, so an index that an
+        # earlier version of this package wrote may name classes that are gone.
+        try:
+            return load(key)
+        except (AttributeError, ImportError):
+            file.flush()
+            return None
+
+    file.load = load_or_forget
+    return cast(Function, dispatcher)
 
 
 def name_sources(paths: Iterable[Path]) -> str:
