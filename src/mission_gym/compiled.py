@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -52,23 +53,21 @@ def matrix_entry(function: Function) -> Function:
 
 def _cached(function: Function, options: dict[str, Any]) -> Function:
     try:
-        dispatcher = numba.njit(nogil=True, cache=True, **options)(function)
+        compiled: Any = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # no folder is writable, as in some containers: compile every time
         return cast(Function, numba.njit(nogil=True, **options)(function))
-    file = dispatcher._cache._cache_file
-    load = file.load
+    file = compiled._cache._cache_file
+    file._load_index = partial(_load_index, file._load_index)
+    return cast(Function, compiled)
 
-    def load_or_forget(key: Any) -> Any:
-        # numba reads the whole index before it compares the time stamp of the source, so an index that an
-        # earlier version of this package wrote may name classes that are gone.
-        try:
-            return load(key)
-        except (AttributeError, ImportError):
-            file.flush()
-            return None
 
-    file.load = load_or_forget
-    return cast(Function, dispatcher)
+def _load_index(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """The index of a disk cache, empty if it names a class that this version does not have: numba looks the
+    classes up before it notices that the index is old."""
+    try:
+        return load()
+    except (AttributeError, ImportError):
+        return {}
 
 
 def name_sources(paths: Iterable[Path]) -> str:

@@ -112,9 +112,9 @@ def test_equal_runs_confirm_alike_and_a_stop_leaves_the_ordinary_best(
     with start(tmp_path / "straight") as session:
         straight = drain(session)
 
-    def stop_first(run: Any, config: Any, environment: Any, played: int, stop: Any) -> Any:
+    def stop_first(*given: Any, **more: Any) -> Any:
         session.stop.reason = "SIGTERM"
-        return confirm_best(run, config, environment, played, stop)
+        return confirm_best(*given, **more)
 
     with start(tmp_path / "cut") as session, monkeypatch.context() as patch:
         patch.setattr("mission_gym.run.selection.confirm_best", stop_first)
@@ -177,7 +177,7 @@ def test_the_confirmed_best_outlives_retention(tmp_path: Path) -> None:
 def test_what_can_not_be_played_again_is_told_and_the_run_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*given: Any) -> None:
+    def fail(*given: Any, **more: Any) -> None:
         raise EnvFailure("all 2 episodes failed")
 
     monkeypatch.setattr("mission_gym.run.selection.confirm_best", fail)

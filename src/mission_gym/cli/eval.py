@@ -12,7 +12,7 @@ from mission_gym.cli.train import compile_in_background
 from mission_gym.data import Array
 from mission_gym.errors import DiskError, UsageError
 from mission_gym.report.formats import run_argument, show_count, show_path, show_rate
-from mission_gym.report.screen.live import Screen, show
+from mission_gym.report.screen.live import PlayScreen, Screen, show
 from mission_gym.report.screen.streams import messages_to_stderr, say, strip_control
 from mission_gym.report.tables import view_results
 from mission_gym.run.config import resolve
@@ -99,10 +99,12 @@ def evaluate(args: Sequence[str]) -> None:
         stage = f" of stage {opened.stage[0]} ({opened.stage[1]})" if opened.stage else ""
         step = show_count(opened.step)
         say(f"evaluating {opened.run.name} at step {step} on {flags.episodes} episodes{stage}")
-        document, warnings = evaluate_run(opened, flags.episodes, explore=flags.stochastic)
-        shown = dict(document)
-        if flags.baselines:
-            shown["baselines"] = run_baselines(opened.environment, flags.episodes)
+        with PlayScreen() as screen:
+            expect, explore = screen.expect, flags.stochastic
+            document, warnings = evaluate_run(opened, flags.episodes, explore=explore, expect=expect)
+            shown = dict(document)
+            if flags.baselines:
+                shown["baselines"] = run_baselines(opened.environment, flags.episodes, expect=expect)
     for warning in warnings:
         say(f"warning: {warning}")
     show(shown, as_json=flags.json, view=_view_modes)
@@ -140,7 +142,8 @@ def baselines(args: Sequence[str]) -> None:
 
     with messages_to_stderr():
         environment = open_environment(config, dict(config.env.env_kwargs))
-        results = run_baselines(environment, flags.episodes)
+        with PlayScreen() as screen:
+            results = run_baselines(environment, flags.episodes, expect=screen.expect)
     show(results, as_json=flags.json, view=view_results)
 
 
@@ -176,7 +179,8 @@ def record(args: Sequence[str]) -> None:
         if is_page:
             write_atomic(path, play_page(opened, seeds[0], explore=flags.stochastic))
         else:
-            write_video([path], frames(), fps)
+            with PlayScreen() as screen:
+                write_video([path], screen.count(frames()), fps)
     print(strip_control(show_path(path)))
 
 
@@ -217,10 +221,13 @@ def _present(run: RunDir) -> int:
 
     opened = open_run(RunRef(run, None))
     say(f"\nevaluating on {_DEMO_EPISODES} held-out episodes, and scripted policies on the same seeds")
-    trained, warnings = evaluate_run(opened, _DEMO_EPISODES)
+    with PlayScreen() as screen:
+        trained, warnings = evaluate_run(opened, _DEMO_EPISODES, expect=screen.expect)
+        scripted = run_baselines(
+            opened.environment, _DEMO_EPISODES, names=_DEMO_BASELINES, expect=screen.expect
+        )
     for warning in warnings:
         say(f"warning: {warning}")
-    scripted = run_baselines(opened.environment, _DEMO_EPISODES, names=_DEMO_BASELINES)
     write_baselines(run, scripted)
     results = {"trained": trained} | scripted
     show(results, as_json=False, view=view_results)
@@ -255,7 +262,8 @@ def _record_three(run: RunDir) -> list[Path]:
     paths = [run.path / f"learning{ending}" for ending in (".gif", ".mp4")]
     videos = [(f"after {show_count(player.step)} steps", play_frames(player, seed)) for player in players]
     frames = join_videos(videos, _DEMO_WIDTH)
-    write_video(paths, frames, read_fps(players[0]), gif_width=3 * _DEMO_WIDTH)
+    with PlayScreen() as screen:
+        write_video(paths, screen.count(frames), read_fps(players[0]), gif_width=3 * _DEMO_WIDTH)
     return paths
 
 

@@ -294,14 +294,17 @@ def make_group_html(title: str, document: Document) -> str:
     return make_file(title, render_groups(make_templates(), document))
 
 
-def render_groups(templates: Environment, document: Document) -> str:
+def render_groups(
+    templates: Environment, document: Document, *, title: str = "Groups", with_charts: bool = True
+) -> str:
     """A comparison as a part of a page: estimates, curves with bands, and differences."""
     charts = [
         _draw_bands("return by steps", document, "by_step"),
         _draw_bands("return by seconds of training", document, "by_time"),
     ]
+    charts = charts if with_charts else []
     return templates.get_template("panels/groups.html").render(
-        document, charts=charts, show_seeds=show_seeds, show_comparison=show_comparison
+        document, title=title, charts=charts, show_seeds=show_seeds, show_comparison=show_comparison
     )
 
 

@@ -19,7 +19,6 @@ from mission_gym.report.formats import (
     MISSING,
     show_age,
     show_count,
-    show_duration,
     show_number,
     show_rate,
     show_value,
@@ -32,9 +31,6 @@ STATE_STYLES = {
     "failed": "bold red", "damaged": "red", "refused": "red",
 }  # fmt: skip
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "ok": "green"}
-_SILENT_S = 30.0  # without a heartbeat of a live run
-_LIVE = ("starting", "running")
-_NUM_GROUPS = 5  # the newest
 
 
 def make_pairs(rows: Sequence[tuple[str, ...]]) -> Table:
@@ -121,58 +117,6 @@ def _show_best(row: Document) -> str:
     return show_number(row["best_return"]) if row["best_outcome"] is None else show_rate(row["best_outcome"])
 
 
-def view_overview(
-    rows: Sequence[Document], groups: Sequence[Document], folder: str, now: float, num_rows: int
-) -> RenderableType:
-    """`watch --terminal`: the live runs, then the newest, as many as fit; and the newest groups."""
-    live = [row for row in rows if row["state"] in _LIVE]
-    rest = [row for row in rows if row["state"] not in _LIVE]
-    rest.sort(key=lambda row: -(row["created"] or 0.0))
-    shown = [*live, *rest][: max(3, num_rows - min(len(groups), _NUM_GROUPS))]
-    numbers = ("steps", "done", "return", "steps/s", "time left")
-    table = make_table("run", "state", *numbers, "outcome", numbers=numbers)
-    for row in shown:
-        table.add_row(*_make_cells(row, now))
-    pace = sum(row["now_fps"] or row["fps"] or 0.0 for row in live)
-    head = f"{folder}: {len(rows):,} runs, {len(live)} running at {pace:,.0f} steps/s"
-    left = len(rows) - len(shown)
-    views: list[RenderableType] = [Text(head, style="bold"), table]
-    views += [Text(f"{left:,} more", style="dim")] if left else []
-    newest = sorted(groups, key=lambda group: -(group["created"] or 0.0))
-    views += [Text(_show_group(group), style="dim") for group in newest[:_NUM_GROUPS]]
-    return Group(*views)
-
-
-def _make_cells(row: Document, now: float) -> list[str | Text]:
-    state = row["state"] or MISSING
-    is_live = state in _LIVE
-    if is_live and now - (row["heartbeat"] or now) > _SILENT_S:
-        state = "silent"
-    total, step = row["total"], row["step"]
-    outcomes = row["outcomes"] or {}
-    name = row["main"] if row["main"] in outcomes else next(iter(outcomes), None)
-    words = row["phase"] or state if is_live and state != "silent" else state
-    return [
-        row["name"],
-        Text(words, style=STATE_STYLES.get(state, "")),
-        show_count(step),
-        show_rate(step / total if total and step is not None else None),
-        show_number(row["return_mean"]),
-        show_count(row["now_fps"] or row["fps"]),
-        show_duration(row["eta_s"]) if is_live else "",
-        "" if name is None else f"{name} {show_rate(outcomes[name])}",
-    ]
-
-
-def _show_group(group: Document) -> str:
-    """A group in one line: its jobs by state, and its result."""
-    if group["problem"]:
-        return f"group {group['name']}: {group['problem']}"
-    counts = count_states([job["state"] for job in group["jobs"]]) or f"{len(group['runs'])} runs"
-    result = "" if group["iqm"] is None else f"; {show_seeds(group)}"
-    return f"group {group['name']} ({group['kind']}): {counts}{result}"
-
-
 def count_states(states: Sequence[str]) -> str:
     """The number of jobs in each state."""
     return ", ".join(f"{states.count(state)} {state}" for state in get_args(State) if state in states)
@@ -225,6 +169,7 @@ def view_run(document: Document) -> RenderableType:
         ("run", document["name"]),
         ("path", document["path"]),
         ("environment", show_value(document["env_id"] or MISSING)),
+        ("algorithm", f"{document['algo'] or MISSING}, seed {show_value(document['seed'])}"),
         ("state", f"{state}: {document['cause']}" if document["cause"] else state),
         ("steps", f"{show_count(document['step'])}{of_total}"),
         *list_stage(document),
@@ -283,8 +228,13 @@ def view_comparison(document: Document) -> RenderableType:
     chosen = (f"{show_interval(run['best'], 'return')}{show_choice(run['best'])}" for run in runs)
     table.add_row("best evaluation", *chosen)
     table.add_row("at step", *(show_count(run["best"]["step"]) for run in runs))
+    _add_outcomes(table, [run["best"]["outcomes"] for run in runs])
     for path, values in document["differences"].items():
         table.add_row(path, *(show_value(value) for value in values))
+    if others := document["of_one_algorithm"]:
+        sections = sorted({path.partition(".")[0] for path in others})
+        note = f"{len(others)} settings of {' and '.join(sections)} are left out; --json has them"
+        return Group(table, Text(note, style="dim"))
     return table
 
 
@@ -367,7 +317,8 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     metrics = [result.get("metrics", {}) for result in documents]
     for name in dict.fromkeys(name for each in metrics for name in each):
         found = [each.get(name) for each in metrics]
-        table.add_row(name, *(_show_metric(each) if each else MISSING for each in found))
+        cells = (each and {f"x_{key}": value for key, value in each.items()} | dict(each) for each in found)
+        table.add_row(name, *(show_interval(each, "x") if each else MISSING for each in cells))
     for kind in dict.fromkeys(kind for result in documents for kind in result.get("agents", {})):
         types = [result.get("agents", {}).get(kind) for result in documents]
         shown = (show_interval(each, "return") if each else MISSING for each in types)
@@ -379,11 +330,6 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     if failed := sum(result.get("failed", 0) for result in documents):
         caption += f"; {show_count(failed)} episodes failed and are not counted"
     return Group(table, Text(caption, style="dim"))
-
-
-def _show_metric(metric: Document) -> str:
-    values = {f"x_{part}": metric[part] for part in ("mean", "low", "high")}
-    return show_interval(values | {"episodes": metric.get("episodes")}, "x")
 
 
 def _add_outcomes(table: Table, outcomes: Sequence[Document], prefix: str = "") -> None:

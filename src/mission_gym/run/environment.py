@@ -284,7 +284,7 @@ def open_environment(
         return Environment(
             spec=spec,
             backend=chosen,
-            num_workers=choose_num_workers(config, chosen, spec),
+            num_workers=choose_num_workers(config, chosen, spec, pace if shares_cores(config) else None),
             limits=limits,
             pace=pace,
             # A cluster that the user names is used, even if this machine would be faster.
@@ -342,9 +342,17 @@ def choose_backend(config: Config, spec: EnvSpec | None = None, *, in_child: boo
     return load_default(trusted=trusted and config.vector.num_workers == "auto")
 
 
-def choose_num_workers(config: Config, backend: Backend, spec: EnvSpec) -> int:
+def shares_cores(config: Config) -> bool:
+    """Whether requested processes may be more than the cores, if the environments turn out to wait."""
+    if config.vector.vector == "auto" or config.vector.num_workers != "auto":
+        return False
+    backend = load_backend(config.vector.vector)
+    return backend.chooses_workers and not backend.for_waiting and config.num_envs > count_cpus(backend)
+
+
+def choose_num_workers(config: Config, backend: Backend, spec: EnvSpec, pace: Pace | None = None) -> int:
     """The workers of a run: one per usable core, or many for environments that wait, or one in which all of
-    them wait."""
+    them wait. pace: measured, if the backend was requested."""
     if not backend.chooses_workers:
         return 1
     wanted = config.vector.num_workers
@@ -352,7 +360,7 @@ def choose_num_workers(config: Config, backend: Backend, spec: EnvSpec) -> int:
         config.num_envs,
         None if wanted == "auto" else wanted,
         count_cpus(backend),
-        waits=spec.declares_waiting,
+        waits=spec.declares_waiting or (pace is not None and pace.waits),
     )
 
 

@@ -20,6 +20,7 @@ from mission_gym.intervals import LEVEL, compare_means
 from mission_gym.plan.setups import device_exists
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
+from mission_gym.rollout.play import Expect, expect_unseen
 from mission_gym.run.build import algorithm_of, make_loaded_policy, one_blas_thread
 from mission_gym.run.config import read_own_config
 from mission_gym.run.environment import Environment, open_run_environment
@@ -91,10 +92,10 @@ def _find_device(config: Settled) -> tuple[Settled, tuple[str, ...]]:
 
 
 def evaluate_run(
-    opened: OpenRun, num_episodes: int, *, explore: bool = False
+    opened: OpenRun, num_episodes: int, *, explore: bool = False, expect: Expect = expect_unseen
 ) -> tuple[dict[str, Any], list[str]]:
     """Play the report suite greedily and with sampled actions; returns the document of `eval --json` for the
-    wanted mode, and warnings."""
+    wanted mode, and warnings. expect: shows the progress of each mode."""
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     actor = policy_actor(opened.policy, opened.environment.spec)
@@ -103,7 +104,12 @@ def evaluate_run(
         one_blas_thread(),
         device_memory(opened.config, acting=True),
     ):
-        main, other = (evaluator.play_all(actor, explore=mode) for mode in (explore, not explore))
+        main, other = (
+            evaluator.play_all(
+                actor, explore=mode, see=expect(f"{'sampled' if mode else 'greedy'} play", num_episodes)
+            )
+            for mode in (explore, not explore)
+        )
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document |= {"stage": opened.stage[1]} if opened.stage else {}
     document["other_mode"] = other.document()

@@ -175,7 +175,7 @@ def _prime(
     algorithm = algorithm_of(config)
     # A custom network may have state outside its arrays, which timing would change: time another one.
     timed = make_learner(config, spec) if config.policy.network else learner
-    with device_memory(config):
+    with session.status.phase("measuring"), device_memory(config):
         update_s = algorithm.measure_update_s(timed, config, spec)
         collect_s, obs, num_failed, episode_steps = measure_collect(
             session.collector, learner.weights(), prime_steps(config), NUM_BLOCKS
@@ -222,7 +222,8 @@ def _prime(
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
     stages = {} if config.env.curriculum is None else {"stages": config.env.curriculum.labels}
-    fields = {"run": str(session.run.path), "name": session.run.name, "main_outcome": spec.main_outcome}
+    fields: dict[str, Any] = {"run": str(session.run.path), "name": session.run.name}
+    fields |= {"algo": config.run.algo, "main_outcome": spec.main_outcome}
     session.recorder.emit("plan", **fields, **stages, **{"time/plan": asdict(plan)})
 
 

@@ -39,7 +39,7 @@ _MODULES = {
     "box2d": "Box2D",
     "mujoco": "mujoco",
 }  # extras of ours -> the module that shows they are installed
-_SEEDS = (1, 2, 3, 4, 5)  # the least of a comparison; CleanRL's values and the toys have two
+_SEEDS = (1, 2, 3, 4, 5)  # the least of a comparison; most kept cases have two or three
 _OWN = "mission-gym"  # the version that does not affect peers
 _HOW = (
     "train_s: CPU seconds of training, in one process with one thread, without start-up and evaluations."
