@@ -20,6 +20,7 @@ from mission_gym_bench.dqn import LEARNING, DqnGrid, measure_dqn
 from mission_gym_bench.fleet import FleetGrid, measure_fleet
 from mission_gym_bench.gpu import count_gpu, measure_gpu
 from mission_gym_bench.images import ImageGrid, measure_images
+from mission_gym_bench.memory import MemoryGrid, measure_memory
 from mission_gym_bench.missions import CaptureGrid, TerritoryGrid, measure_capture, measure_territory
 from mission_gym_bench.overhead import measure_accounting
 from mission_gym_bench.overlap import OverlapGrid, measure_overlap
@@ -78,6 +79,7 @@ BENCHMARKS: dict[str, Callable[[bool], list[Row]]] = {
     "sac": lambda full: measure_sac(
         SacGrid(num_steps=5_000, seconds=3.0, repeats=7, learning=SAC_LEARNING) if full else SacGrid()
     ),
+    "memory": lambda full: measure_memory(MemoryGrid(seeds=_SEEDS, repeats=3) if full else MemoryGrid()),
     "learning": lambda full: measure_learning(LearningGrid(ALL_CASES, _SEEDS) if full else LearningGrid()),
     "defaults": lambda full: measure_defaults(DefaultsGrid(CASES, _SEEDS) if full else DefaultsGrid()),
     "vector": lambda full: measure_vector(VectorGrid(FULL) if full else VectorGrid()),

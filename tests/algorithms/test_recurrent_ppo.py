@@ -316,7 +316,7 @@ def test_a_stopped_update_leaves_everything_as_it_was() -> None:
     assert learner.update(block, lambda: next(calls) == 5) is None
     after = learner.arrays()
     assert before.keys() == after.keys()
-    assert {"memory/0", "memory/1"} <= before.keys()
+    assert {"learner_memory/0", "learner_memory/1"} <= before.keys()
     for name, array in before.items():
         np.testing.assert_array_equal(after[name], array, err_msg=name)
 

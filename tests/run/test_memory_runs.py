@@ -1,8 +1,9 @@
-"""Runs of policies with memory: what is refused, learning, predict, branches. `test_exact_resume` has their
+"""Runs of policies with memory: refusals, learning, predict, branches. `test_exact_resume` has their
 resume."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 
 import mission_gym as mg
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.config.rules import apply_rules
 from mission_gym.errors import ConfigError
 from mission_gym.run.config import resolve
 from mission_gym.run.environment import open_environment
 from mission_gym.run.settle import settle
-from runs import NO_EVALS, start, train
+from runs import NO_EVALS, rows, start, train
 from toys import Recall
 
 GRU = {"recurrent": "gru", "recurrent_size": 8}
@@ -140,17 +142,22 @@ def test_a_branch_keeps_the_memory_and_refuses_another(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=wrong):
         mg.branch(parent, recurrent="lstm", timesteps=512)
     child = mg.branch(parent, timesteps=512)
+    stored = read_stored(Path(child.path) / "config.yaml")
+    assert [stored[f"ppo.{name}"].value for name in ("bptt_steps", "batch_size")] == [4, 16]
     assert child.status()["step"] == 512
 
 
 def test_the_plan_shows_the_chunks(tmp_path: Path) -> None:
     with start(tmp_path, "CartPole-v1", **GRU, **NO_EVALS) as session:
-        facts = {fact["name"]: fact for fact in session.run.read_plan()["facts"]}
-    assert facts["memory"]["value"] == "gru of 8"
-    assert facts["memory"]["reason"] == "learned in chunks of 4 steps, 4 per minibatch"
+        facts = json.loads(session.run.plan_json.read_text())["facts"]
+    shown = {"name": "memory", "value": "gru of 8", "reason": "learned in chunks of 4 steps, 4 per minibatch"}
+    assert shown in facts
 
 
 def test_an_environment_that_fails_begins_again_with_empty_memory(tmp_path: Path) -> None:
-    """The step that failed counts nowhere, and the next episode does not know of it."""
-    run = train(tmp_path, "collector_toys:Failing", **GRU, **NO_EVALS)
-    assert run.read_status()["state"] == "done"
+    """The step that failed counts nowhere, and the next episode does not know of it: the learner's memory is
+    that of the actor at the start of every rollout."""
+    run = train(tmp_path, "collector_toys:Failing", max_restarts=1000, **GRU, **NO_EVALS)
+    drifts = [row["train/memory_drift"] for row in rows(run, "progress")]
+    assert len(drifts) == 6
+    assert max(drifts) < 1e-6

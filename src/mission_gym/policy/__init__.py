@@ -1,9 +1,9 @@
 """Policies: EnvSpec and arrays in, ActOut out; a NumPy form and a torch form of the same weights.
 
 `layout` describes a policy, and counts the layers for images without torch. `encoding` turns observation
-leaves into network inputs, with the normaliser. `numpy_forms` and `torch_forms` are the networks. `sampling`
-turns their outputs into actions. `trunks` reads images and sequences before the hidden layers. `transfer`
-moves arrays to a device and back.
+leaves into network inputs, with the normaliser. `numpy_forms` and `torch_forms` are the networks, `cells`
+and `torch_cells` their recurrent cells. `sampling` turns outputs into actions. `trunks` reads images and
+sequences before the hidden layers. `transfer` moves arrays to a device and back.
 """
 
 from __future__ import annotations

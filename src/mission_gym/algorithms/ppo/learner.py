@@ -322,7 +322,7 @@ class PpoLearner(Learner):
             rest = {f"policy/{name}": array for name, array in normalizer.arrays().items()}
         if self.value_scale is not None:
             rest |= self.value_scale.arrays()
-        rest |= {f"memory/{number}": array for number, array in enumerate(self._memory)}
+        rest |= {f"learner_memory/{number}": array for number, array in enumerate(self._memory)}
         rest["skipped"] = np.array([self.skipped, self.skipped_in_row], np.int64)
         counters = (self.version, self.step, self.gradient_steps, *self.recent)
         return rest | {"counters": np.array(counters, np.int64)}
@@ -340,7 +340,7 @@ class PpoLearner(Learner):
         self.version, self.step, self.gradient_steps = (int(count) for count in arrays["counters"][:3])
         self.recent = [int(steps) for steps in arrays["counters"][3:]]
         self.skipped, self.skipped_in_row = (int(count) for count in arrays["skipped"])
-        self._memory = tuple(with_prefix(arrays, "memory/").values())
+        self._memory = tuple(with_prefix(arrays, "learner_memory/").values())
 
 
 def _cut_at_failure(tables: list[Array]) -> list[Array]:

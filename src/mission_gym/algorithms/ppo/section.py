@@ -165,18 +165,20 @@ def _find_misfit(config: Config, batch: int, chunk: int | None) -> str:
 
 
 def _fit_chunks(resolved: Resolved, notes: list[str], problems: list[str]) -> Resolved:
-    """Choose the longest chunk, of at most 32 steps, of which an explicit minibatch holds enough."""
+    """Choose the longest chunk, of at most 32 steps, of which an explicit minibatch holds enough. A value
+    that was given stays."""
     config, path = resolved.config, f"{resolved.config.run.algo}.bptt_steps"
     if config.policy.recurrent == "none":
         return resolved
     steps, chunk = config.algorithm.n_steps_per_env, _ppo(config).bptt_steps
+    if resolved.sources[path] != "default" and steps % chunk == 0:  # such as that of a branch's parent
+        return resolved
     if resolved.explicit(path):
-        if steps % chunk:
-            sizes = ", ".join(str(size) for size in nearest_divisors(steps, chunk))
-            problems.append(
-                f"bptt_steps={chunk} does not divide n_steps_per_env={steps} into equal chunks; use"
-                f" {sizes} [{resolved.sources[path]}]"
-            )
+        sizes = ", ".join(str(size) for size in nearest_divisors(steps, chunk))
+        problems.append(
+            f"bptt_steps={chunk} does not divide n_steps_per_env={steps} into equal chunks; use {sizes}"
+            f" [{resolved.sources[path]}]"
+        )
         return resolved
     fixed, batch = config.rollout_size, config.algorithm.batch_size
     if isinstance(batch, int) and resolved.explicit(f"{config.run.algo}.batch_size"):
