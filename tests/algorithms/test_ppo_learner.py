@@ -310,7 +310,7 @@ class TestScaleOfValues:
         _, after = learner.kernel.evaluate(inputs, blocks[1].action.reshape(T * S, -1), None)
         assert scale.mean > level + 5.0
         moved = before + scale.mean - level
-        np.testing.assert_allclose(scale.expand(after), moved, atol=1e-5 * scale.std)
+        np.testing.assert_allclose(scale.denormalize(after), moved, atol=1e-5 * scale.std)
 
     def test_a_branch_keeps_its_parents_values_with_a_scale_or_without(self) -> None:
         parent = make_learner(self.spec)

@@ -150,7 +150,7 @@ def test_the_policy_loss_has_no_gradient_towards_it(name: str) -> None:
     encoded = encoder.encode(draw(spec))
     flat = torch.from_numpy(encoded.flat).requires_grad_()
     shaped = tuple(torch.from_numpy(each.copy()) for each in encoded.shaped)
-    params, values = ActorCritic(spec, seed=2)((flat, shaped))
+    params, values, _ = ActorCritic(spec, seed=2)((flat, shaped))
     if not flat.shape[1]:
         return
     num_seen = spec.actor_inputs.num_flat

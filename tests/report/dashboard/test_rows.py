@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,8 @@ from hypothesis import strategies as st
 from dashboard_runs import make_row
 from mission_gym.report.dashboard import rows as rows_module
 from mission_gym.report.dashboard.rows import find_last, make_columns, read_added, read_first, read_part
-from mission_gym.store.tables import MetricsLog
+from mission_gym.store import tables as tables_module
+from mission_gym.store.tables import MetricsLog, find_end
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +109,15 @@ def test_the_last_of_a_kind_is_found_across_blocks_and_in_a_file_that_is_cut(
         log.append(make_row(step))
     size = path.stat().st_size
     for block in range(1, 70):
-        monkeypatch.setattr(rows_module, "_TAIL_BYTES", block)
+        monkeypatch.setattr(tables_module, "_CHUNK_BYTES", block)
         assert find_last(path, "timeline") == {"event": "timeline", "step": 3}
-    read_end = rows_module._find_end
 
-    def cut(file: BinaryIO) -> int:
-        end = read_end(file)
+    def cut(descriptor: int) -> int:
+        end = find_end(descriptor)
         os.truncate(path, 1)  # as a resume does, in the middle of the search
         return end
 
-    monkeypatch.setattr(rows_module, "_find_end", cut)
+    monkeypatch.setattr(rows_module, "find_end", cut)
     assert find_last(path, "timeline") is None
     assert size > 1
 
