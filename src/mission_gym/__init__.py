@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from mission_gym.api import Group, Run, Update, branch, iterate, load, resume, train
     from mission_gym.config.sizes import choose_batch_size, pick_batch_size
     from mission_gym.procs.companions import Companion
-    from mission_gym.report.dashboard.notebook import watch
+    from mission_gym.report.dashboard.serve import watch
     from mission_gym.vector.make_vec import make_vec
 
 _HOMES = {
@@ -59,7 +59,7 @@ _HOMES = {
     "resume": "mission_gym.api",
     "train": "mission_gym.api",
     "make_vec": "mission_gym.vector.make_vec",
-    "watch": "mission_gym.report.dashboard.notebook",
+    "watch": "mission_gym.report.dashboard.serve",
 }
 
 __all__ = [

@@ -30,6 +30,7 @@ class Flags(TypedDict, total=False):
     n_epochs: int | str
     bptt_steps: int | str
     learning_rate: float
+    lr: float
     learning_rate_final: float | None
     gamma: float
     gae_lambda: float
@@ -43,6 +44,7 @@ class Flags(TypedDict, total=False):
     normalize_advantage: bool
     replay_ratio: Literal["auto"] | float
     replay_size: int | str
+    buffer_size: int | str
     learning_starts: int | str
     n_step: int | str
     prioritized: bool
@@ -67,7 +69,9 @@ class Flags(TypedDict, total=False):
     num_quantiles: int | str
     drop_quantiles: int | str
     network_arch: Sequence[int] | str
+    net_arch: Sequence[int] | str
     activation: Literal["tanh", "relu", "elu"]
+    activation_fn: Literal["tanh", "relu", "elu"]
     network: str | None
     recurrent: Literal["gru", "lstm", "mingru"] | None
     recurrent_size: int | str

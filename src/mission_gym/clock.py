@@ -42,6 +42,12 @@ class PhaseClock:
         self._seconds: dict[tuple[str, str], float] = {}
         self._spans: deque[Span] = deque(maxlen=_NUM_SPANS)
 
+    @property
+    def running(self) -> str | None:
+        """The present coarse phase. Any thread may ask."""
+        running = self._running
+        return None if running is None else running[0]
+
     def add(self, phase: str, seconds: float) -> None:
         """Add seconds that were timed elsewhere, without a span."""
         key = (self.role, phase)

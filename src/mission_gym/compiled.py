@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -52,9 +53,21 @@ def matrix_entry(function: Function) -> Function:
 
 def _cached(function: Function, options: dict[str, Any]) -> Function:
     try:
-        return cast(Function, numba.njit(nogil=True, cache=True, **options)(function))
+        compiled: Any = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # no folder is writable, as in some containers: compile every time
         return cast(Function, numba.njit(nogil=True, **options)(function))
+    file = compiled._cache._cache_file
+    file._load_index = partial(_load_index, file._load_index)
+    return cast(Function, compiled)
+
+
+def _load_index(load: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+    """The index of a disk cache, empty if it names a class that this version does not have: numba looks the
+    classes up before it notices that the index is old."""
+    try:
+        return load()
+    except (AttributeError, ImportError):
+        return {}
 
 
 def name_sources(paths: Iterable[Path]) -> str:

@@ -134,6 +134,7 @@ class EnvSpec:
     agents: tuple[str, ...] = ()  # their names, if there are several; each has these spaces and its own row
     coroutines: Literal["none", "offered", "only"] = "none"  # whether its steps are coroutines
     target: tuple[str, str] | None = field(default=None, compare=False)  # `describe_target()`, when probed
+    conversions: str = field(default="", compare=False)  # of the first observation's dtypes, as text
 
     @property
     def declares_waiting(self) -> bool:

@@ -56,7 +56,10 @@ class BandPoint(NamedTuple):
 
 
 def estimate_mean(values: Values) -> Interval:
-    """Return the mean with its interval: Student's t, widened for skewed values."""
+    """Return the mean with its interval: Student's t, widened for few and for skewed values.
+
+    It covers the mean of the kinds of values in the sample. A rarer kind may be unseen: see `bound_unseen`.
+    """
     array = np.asarray(values, float)
     if len(array) < MIN_VALUES or _are_equal(array):
         return Interval(float(array.mean()), None, None)
@@ -67,7 +70,8 @@ def bound_mean(values: Values, alpha: float) -> float:
     """Return a lower bound of the mean that is too high in a share `alpha` of samples.
 
     The lower of Student's bound and Hall's (1992), whose cubic transformation corrects for skewness: the
-    first is too high if most values are near the maximum and a few are far below.
+    first is too high if most values are near the maximum and a few are far below. Student's quantile has half
+    of the degrees of freedom, because the spread and skewness of few values understate those of a long tail.
     """
     from scipy import special
 
@@ -75,8 +79,9 @@ def bound_mean(values: Values, alpha: float) -> float:
     if _are_equal(array):
         return float(array[0])
     mean, std, num = float(array.mean()), float(array.std(ddof=1)), len(array)
-    t = float(special.stdtrit(num - 1, 1.0 - alpha)) / math.sqrt(num)
-    skew = float(((array - mean) ** 3).mean()) / std**3
+    t = float(special.stdtrit((num - 1) / 2, 1.0 - alpha)) / math.sqrt(num)
+    unbiased = num**2 / ((num - 1) * max(num - 2, 1))
+    skew = unbiased * float(((array - mean) ** 3).mean()) / std**3
     corrected = t if abs(skew) < 1e-6 else 3.0 / skew * (np.cbrt(1.0 + skew * (t - skew / (6 * num))) - 1.0)
     return mean - std * max(t, float(corrected))
 
@@ -102,9 +107,7 @@ def estimate_rate(successes: int, trials: int) -> Rate:
 
 def compute_iqm(values: Values) -> float:
     """Return the interquartile mean: without the lowest and the highest quarter, in whole values."""
-    from scipy import stats
-
-    return float(stats.trim_mean(np.asarray(values, float), _TRIM))
+    return float(_trim_mean(np.asarray(values, float)))
 
 
 def estimate_iqm(strata: Sequence[Values]) -> Interval | None:
@@ -114,7 +117,7 @@ def estimate_iqm(strata: Sequence[Values]) -> Interval | None:
     understate its spread. The percentiles are those of Hesterberg's (2015) expanded interval, because the
     plain ones are too narrow for few values.
     """
-    from scipy import stats
+    from scipy import special
 
     arrays = [np.asarray(stratum, float) for stratum in strata if len(stratum)]
     if not arrays:
@@ -125,9 +128,9 @@ def estimate_iqm(strata: Sequence[Values]) -> Interval | None:
         return Interval(iqm, None, None)
     rng = generator("bootstrap", *map(len, arrays))
     picks = [array[rng.integers(0, len(array), (_RESAMPLES, len(array)))] for array in arrays]
-    resampled = stats.trim_mean(np.concatenate(picks, axis=1), _TRIM, axis=1)
-    quantile = stats.t.ppf(1.0 - _TAIL, len(pooled) - len(arrays))
-    tail = float(stats.norm.cdf(-math.sqrt(least / (least - 1)) * quantile))
+    resampled = _trim_mean(np.concatenate(picks, axis=1))
+    quantile = special.stdtrit(len(pooled) - len(arrays), 1.0 - _TAIL)
+    tail = float(special.ndtr(-math.sqrt(least / (least - 1)) * quantile))
     low, high = np.quantile(resampled, [tail, 1.0 - tail])
     # Resampled means of equal values may differ from the mean by rounding.
     return Interval(iqm, min(float(low), iqm), max(float(high), iqm))
@@ -209,6 +212,13 @@ def compute_band(curves: Sequence[Sequence[tuple[float, float]]], num_points: in
     columns = np.stack([np.interp(grid, line[:, 0], line[:, 1]) for line in lines], axis=1)
     estimate = estimate_mean if len(lines) < MIN_VALUES else lambda values: estimate_iqm([values])
     return [BandPoint(x, *(estimate(values) or ())) for x, values in zip(grid.tolist(), columns, strict=True)]
+
+
+def _trim_mean(array: npt.NDArray[Any]) -> Any:
+    """The interquartile means along the last axis."""
+    num = array.shape[-1]
+    cut = int(_TRIM * num)
+    return np.sort(array)[..., cut : num - cut].mean(axis=-1)
 
 
 def _are_equal(array: Any) -> bool:

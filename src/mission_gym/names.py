@@ -22,7 +22,7 @@ from mission_gym.errors import TrustError, UsageError
 BRIDGE = "bridge:"  # prefix of a command that runs an environment in another process
 _INSTALLED = ("site-packages", "dist-packages")  # these may be inside the standard library's folder
 _ONLY_IN_RUNS = ("status.json", "lineage.json")  # a config.yaml may also be a project's
-_WRITES_FILES = ("RecordVideo",)  # wrappers that write to a folder of their arguments
+_WRITES_FILES = ("RecordVideo", "Monitor")  # Gymnasium's and SB3's write to a path of their arguments
 _VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 _added: list[str] = []  # folders that this process made importable
 

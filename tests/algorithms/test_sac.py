@@ -27,6 +27,7 @@ from mission_gym.errors import ConfigError
 from mission_gym.learner.off_policy_learner import Transitions
 from mission_gym.learner.replay import ReplayLayout
 from mission_gym.policy import PolicySpec
+from mission_gym.policy.sampling import sample_squashed
 from mission_gym.rollout.blocks import make_block
 from mission_gym.run.config import resolve
 from mission_gym.run.start import start_run
@@ -93,6 +94,13 @@ def test_log_probabilities_are_exact_for_large_actions(find: Any, size: float) -
     log_slope = math.log(4.0) - 2.0 * abs(u) - 2.0 * math.log1p(math.exp(-2.0 * abs(u)))  # 1 - tanh(u)^2
     log_normal = -0.5 * noise.double().item() ** 2 - log_std - 0.5 * math.log(2.0 * math.pi)
     assert found == pytest.approx(log_normal - log_slope, rel=1e-5, abs=1e-4)
+
+
+def test_acting_and_the_loss_draw_from_the_same_policy() -> None:
+    rng = np.random.default_rng(0)
+    outputs, noise = 2.0 * rng.standard_normal((64, 4), np.float32), rng.standard_normal((64, 2), np.float32)
+    expected = sample_actions(torch.from_numpy(outputs), torch.from_numpy(noise)).action
+    np.testing.assert_allclose(sample_squashed(outputs, noise, 0.0).action, expected, atol=1e-5)
 
 
 def test_densities_of_squashed_actions_sum_to_one() -> None:
@@ -273,7 +281,7 @@ def test_a_stopped_update_continues_where_it_was(changes: dict[str, Any]) -> Non
     for number in range(4):
         block = make_filled(number, first=last)
         last = block.obs[0][-1]
-        polls = 0
+        polls = stops = 0
 
         def stop() -> bool:
             nonlocal polls
@@ -281,7 +289,8 @@ def test_a_stopped_update_continues_where_it_was(changes: dict[str, Any]) -> Non
             return polls > 1
 
         while learner.update(block, stop) is None:
-            polls = 0
+            polls, stops = 0, stops + 1
+            assert stops < 8, "a stop loses finished steps: 8 are due"
             other = make_learner(**settings)
             other.load_arrays(learner.arrays())
             other.load_extras({name: array.copy() for name, array in learner.extras().items()})

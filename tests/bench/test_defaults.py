@@ -21,7 +21,7 @@ from mission_gym_bench.defaults.trials import (
     PEERS,
     DefaultsCase,
     DefaultsTrial,
-    measure_peers,
+    measure_lacking,
     read_trials,
 )
 from mission_gym_bench.runner import Evaluation, TrainingJob
@@ -210,16 +210,17 @@ def test_peers_are_measured_where_the_file_has_nothing_and_kept_as_they_arrive(m
 
     def run_jobs(jobs, *, at_once, keep):
         made.extend((job.side, job.flags["seed"]) for job in jobs)
+        before = len(read_trials(path)[1]) if path.exists() else 0
         for number, job in enumerate(jobs):
             keep(
                 job,
                 trials.TrainingResult(3, 2048, 1.23456789, None, [Evaluation(2048, 1.0, 1 / 3)], 12345.678),
             )
-            assert len(read_trials(path)[1]) == number + 1
+            assert len(read_trials(path)[1]) == before + number + 1
         return []
 
     monkeypatch.setattr(trials, "run_jobs", run_jobs)
-    measure_peers(path, [_TINY])
+    measure_lacking(path, PEERS, [_TINY])
     assert made == [(peer, seed) for seed in (1, 2, 3, 4, 5) for peer in PEERS]
     machine, kept = read_trials(path)
     assert machine == trials.describe_machine()
@@ -227,18 +228,20 @@ def test_peers_are_measured_where_the_file_has_nothing_and_kept_as_they_arrive(m
         "LargeRewards", "sb3", 1, 12346.0, 2048, 3, 1.2346, 0.0, [[2048, 0.33333]]
     )
     made.clear()
-    measure_peers(path, [_TINY])
+    measure_lacking(path, PEERS, [_TINY])
     assert made == []
+    measure_lacking(path, ["ours", "sb3"], [_TINY])
+    assert made == [("ours", seed) for seed in (1, 2, 3, 4, 5)]
     stored = json.loads(path.read_text())
     path.write_text(json.dumps(stored | {"machine": machine | {"torch": "1.0", "mission-gym": "0.0"}}))
     with pytest.raises(UsageError, match=r"was measured elsewhere \(torch differ\); .* name a new file"):
-        measure_peers(path, [_TINY])
+        measure_lacking(path, PEERS, [_TINY])
 
 
 def test_without_sb3_peers_are_not_begun(monkeypatch, tmp_path):
     monkeypatch.setattr(trials, "find_sides", lambda: ["ours"])
     with pytest.raises(UsageError, match="both peers need SB3, which is not installed; run: pip install"):
-        measure_peers(tmp_path / "peers.json", [_TINY])
+        measure_lacking(tmp_path / "peers.json", PEERS, [_TINY])
 
 
 def test_an_unknown_case_is_refused_with_the_nearest():

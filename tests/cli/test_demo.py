@@ -3,10 +3,11 @@
 import pytest
 
 from mission_gym.cli import eval as commands
-from mission_gym.cli.eval import choose_three
+from mission_gym.cli.eval import choose_seed, choose_three
 from mission_gym.cli.main import main
 from mission_gym.store.checkpoints import CheckpointInfo
 from mission_gym.store.resolve import list_runs
+from mission_gym.streams import suite_seeds
 
 
 def test_a_short_demo_writes_all_files_and_misses_the_goal(tmp_path, capsys, monkeypatch):
@@ -31,6 +32,16 @@ def test_a_wrong_flag_starts_nothing(tmp_path, monkeypatch, capsys):
     assert main(["demo", "--max-time", "soon"]) == 2
     assert "max_time" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_video_shows_a_win_of_the_last_checkpoint_and_a_loss_of_the_first():
+    seeds = suite_seeds("report", 4)
+    first = dict.fromkeys(seeds, "captured") | {seeds[2]: "lost"}
+    last = dict.fromkeys(seeds, "captured") | {seeds[0]: "lost"}
+    seed, why = choose_seed("captured", first.get, last.get)
+    assert seed == seeds[2]
+    assert "the last one wins and the first one does not" in why
+    assert choose_seed("captured", {}.get, {}.get) == (seeds[0], "")
 
 
 @pytest.mark.parametrize(

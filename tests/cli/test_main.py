@@ -41,9 +41,14 @@ def test_version(capsys, args):
         (["train", ENV_ID, "--n-env", "4"], r"unknown flag '--n-env' \(did you mean '--n-envs'\?\)"),
         (
             ["train", ENV_ID, "--no-curriculum", "--num-bots", "5"],
-            r"'--num-bots' .*; an argument of the environment is given as --env-kwargs num_bots=5",
+            r"flag '--num-bots'; for an argument of the environment, write --env-kwargs num_bots=5; `mis",
         ),
-        (["check", ENV_ID, "--bots=5"], r"is given as --env-kwargs bots=5"),
+        (
+            ["train", ENV_ID, "--map-size", "10", "--num-bots=5", "--no-render", "--fog"],
+            r"write --env-kwargs map_size=10 num_bots=5 render=false fog=true;",
+        ),
+        (["train", ENV_ID, "--lr", "1e-3"], r"unknown flag '--lr'; for"),
+        (["check", ENV_ID, "--bots=5"], r"write --env-kwargs bots=5;"),
         (
             ["train", ENV_ID, "--curriculum", "levels", "--no-curriculum"],
             r"--curriculum and --no-curriculum give the same value twice; keep one",

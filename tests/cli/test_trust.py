@@ -149,6 +149,10 @@ def test_classes_of_the_benchmarks_and_recorders_need_leave(stranger, tmp_path, 
         wrap=[f"gymnasium.wrappers:RecordVideo({str(canary)!r})"],
     )
     expect_refusals(stranger, capfd, canary, "may write files")
+    pytest.importorskip("stable_baselines3")
+    edit(stranger, wrap=[f"stable_baselines3.common.monitor:Monitor({str(canary)!r})"])
+    expect_refusals(stranger, capfd, canary, "may write files")
+    assert not canary.with_name("canary.monitor.csv").exists()
 
 
 OWN_CLASS = """
@@ -328,6 +332,31 @@ def test_files_that_are_not_in_the_run_are_refused(stranger, capfd):
     (stranger / "env" / "link").symlink_to("/etc/passwd")
     (stranger / "env-files.json").write_text(json.dumps({"max_episode_steps": "link"}))
     assert main(["eval", str(stranger), "--episodes", "1"]) == 2
+
+
+@pytest.mark.parametrize("command", ["branch", "train"])
+def test_private_files_are_not_copied_into_a_run(stranger, tmp_path, capfd, command):
+    """A shared run would publish them."""
+    private = tmp_path / "id_rsa"
+    private.write_text("private")
+    edit(stranger, env_kwargs={"sutton_barto_reward": str(private)})
+    (args,) = [each for each in all_commands(stranger) if each[0] == command]
+    assert main(args) == 2
+    assert (
+        f"a copy of {private} in the run (sutton_barto_reward); nothing was copied" in capfd.readouterr().err
+    )
+    assert main([*args, "--trust"]) == 0
+
+
+def test_links_in_the_copies_of_a_parent_are_not_followed(stranger, tmp_path):
+    private = tmp_path / "id_rsa"
+    private.write_text("private")
+    (stranger / "env" / "levels").mkdir(parents=True)
+    (stranger / "env" / "levels" / "link").symlink_to(private)
+    (stranger / "env-files.json").write_text(json.dumps({"sutton_barto_reward": "levels"}))
+    runs_dir = tmp_path / "children"
+    assert main(["branch", str(stranger), "--timesteps", "1024", "--runs-dir", str(runs_dir)]) == 0
+    assert (next(runs_dir.iterdir()) / "env" / "levels" / "link").is_symlink()
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"\n", 2)])

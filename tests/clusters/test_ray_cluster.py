@@ -16,6 +16,7 @@ from mission_gym.ray import cluster as clusters
 from mission_gym.ray.backend import BACKEND, connect
 from mission_gym.ray.cluster import check_versions, load_ray, node_versions, open_cluster, plan_upload
 from mission_gym.run.config import resolve
+from mission_gym_bench.ray_nodes import ray_nodes
 from timeouts import is_alive, wait_until
 
 _OPEN = """
@@ -37,6 +38,13 @@ except ConnectionError:
     print("refused")
 """
 
+TAKEN = {"env.py": 10, "parts/inner.py": 20, "maps/environment.yaml": 30, "key_door.py": 40}  # bytes
+LEFT = [
+    ".env", ".env.local", "deploy.PEM", "parts/server.key", ".ssh/known", ".aws/config", "id_rsa",
+    ".netrc", "secrets.yaml", "runs/mine/config.yaml", "old/status.json", ".git/HEAD", "wandb/x",
+    "a[1] b/.env",
+]  # fmt: skip
+
 
 def test_ray_that_is_missing_is_one_message(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
@@ -44,22 +52,22 @@ def test_ray_that_is_missing_is_one_message(monkeypatch):
         load_ray()
 
 
-def test_an_upload_leaves_out_runs_secrets_and_links(tmp_path):
+@pytest.fixture
+def project(tmp_path):
+    """A folder with four files that a cluster may get, and with others that it may not."""
     folder, outside = tmp_path / "project", tmp_path / "outside"
     outside.mkdir()
     (outside / "id").write_text("secret")
-    taken = {"env.py": 10, "parts/inner.py": 20, "maps/environment.yaml": 30, "key_door.py": 40}
-    left = [
-        ".env", ".env.local", "deploy.PEM", "parts/server.key", ".ssh/known", ".aws/config", "id_rsa",
-        ".netrc", "secrets.yaml", "runs/mine/config.yaml", "old/status.json", ".git/HEAD", "wandb/x",
-        "a[1] b/.env",
-    ]  # fmt: skip
-    for name in [*taken, *left]:
+    for name in [*TAKEN, *LEFT]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("x" * taken.get(name, 1000))
+        (folder / name).write_text("x" * TAKEN.get(name, 1000))
     (folder / "away").symlink_to(outside)
     (folder / "away.txt").symlink_to(outside / "id")
-    upload = plan_upload(folder)
+    return folder
+
+
+def test_an_upload_leaves_out_runs_secrets_and_links(project):
+    upload = plan_upload(project)
     assert (upload.num_files, upload.size_bytes) == (4, 100)
     assert upload.left_out == sorted(
         [
@@ -68,8 +76,23 @@ def test_an_upload_leaves_out_runs_secrets_and_links(tmp_path):
         ]
     )  # fmt: skip
     assert "/a\\[1\\]\\ b/.env" in upload.exclude()
-    text = f"up to 4 files (0.0 MB) of {folder} are uploaded to the cluster, without .aws, .env"
+    text = f"up to 4 files (0.0 MB) of {project} are uploaded to the cluster, without .aws, .env"
     assert upload.describe() == f"{text}, .env.local and 13 more"
+
+
+def test_a_node_gets_the_planned_files_only(project):
+    """A task lists its working folder."""
+    pytest.importorskip("ray")
+
+    def look():
+        paths = [os.path.join(parent, name) for parent, _, names in os.walk(".") for name in names]
+        return {os.path.relpath(path): os.path.getsize(path) for path in paths}
+
+    with ray_nodes(1) as nodes:
+        cluster = open_cluster(nodes.address, folder=str(project))
+        assert cluster.ray.get(cluster.ray.remote(look).remote()) == TAKEN
+        upload = cluster.upload
+    assert (upload.num_files, upload.size_bytes) == (len(TAKEN), sum(TAKEN.values()))
 
 
 def test_the_folder_of_the_environment_is_uploaded_without_secrets(tmp_path, monkeypatch):

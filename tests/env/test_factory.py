@@ -1,5 +1,6 @@
 """Names become environments, or errors that say what to do."""
 
+import copy
 import json
 import pickle
 import sys
@@ -7,13 +8,14 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from mission_gym.env.factory import EnvRequest, is_trusted, make_factory, make_vector_factory, names_trusted
 from mission_gym.env.probe import probe_env
 from mission_gym.env.user_code import register_declared
 from mission_gym.errors import EnvContractError, TrustError, UsageError
-from toys import Faulty, Identity
+from toys import Faulty, Identity, Toy
 
 OWN_MODULE = """
 import gymnasium as gym
@@ -113,7 +115,7 @@ def test_a_request_is_json_and_its_factory_pickles():
             "gymnasium.wrappers.vectr:X",
             {},
             UsageError,
-            r"'gymnasium.wrappers' is installed, but has no module 'vectr' \(did you mean 'vector'\?\)",
+            r"'gymnasium.wrappers' was found, but has no module 'vectr' \(did you mean 'vector'\?\)",
         ),
         ("needs_old:Thing", {}, UsageError, r'needs \'pkg_resources\', .*; run: pip install "setuptools<81"'),
         ("breaks:Thing", {}, EnvContractError, "importing 'breaks' raised ValueError: half written"),
@@ -309,3 +311,68 @@ def test_classes_of_environments_may_be_called_and_functions_are_asked_for(own_m
         make_factory(EnvRequest(name, calls=()))()
     with pytest.raises(TrustError, match="is not a subclass of Env or VectorEnv or ParallelEnv"):
         make_factory(EnvRequest("own_envs:make", {"n": 2}, calls=()))()
+
+
+class NoOptions(Toy):
+    """Its reset takes a seed and nothing else, as SB3 allows."""
+
+    observation_space, action_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32), gym.spaces.Discrete(2)
+
+    def observe(self):
+        return self.np_random.random(1, np.float32)
+
+    def reset(self, seed=None):
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        return self.advance(0.0)
+
+
+class NoArguments(NoOptions):
+    def reset(self):
+        return gym.Env.reset(self) or (self.observe(), {})
+
+
+class OldSeed(NoArguments):
+    """As the old gym: seed() is called before reset()."""
+
+    def seed(self, seed=None):
+        self._np_random = np.random.default_rng(seed)
+
+
+class PlainWrapper(gym.Wrapper):
+    def reset(self):
+        return self.env.reset()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [NoOptions, NoArguments, OldSeed, lambda: PlainWrapper(NoOptions())],
+    ids=lambda make: make.__name__,
+)
+def test_a_reset_without_options_or_seed_is_completed_and_seeded(make):
+    env = make_factory(make)()
+    first, _ = env.reset(seed=3, options=None)
+    env.reset(seed=4, options=None)
+    again, _ = copy.deepcopy(env).reset(seed=3, options={})
+    assert first == again
+    assert first != env.reset(seed=5, options=None)[0]
+    with pytest.raises(EnvContractError, match=r"reset\(\) takes no options, but got .*; add options=None"):
+        env.reset(options={"level": 2})
+
+
+def test_a_reset_of_a_registered_environment_is_completed():
+    gym.register("NoOptions-v0", NoOptions)
+    try:
+        env = make_factory(EnvRequest("NoOptions-v0"))()
+        assert env.reset(seed=1)[0] == env.reset(seed=1)[0]
+    finally:
+        del gym.registry["NoOptions-v0"]
+
+
+@pytest.mark.parametrize("name", ["shop.py", "./shop.py:Shop", "shop"])
+def test_a_file_is_named_as_a_module(name, tmp_path, monkeypatch):
+    (tmp_path / "shop.py").write_text("class Shop:\n def reset(self): 1\n def step(self, action): 1\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"file.*shop:Shop"):
+        make_factory(EnvRequest(name))()

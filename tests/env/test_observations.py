@@ -98,7 +98,9 @@ def test_elements_that_do_not_fit_are_refused(value: Any, message: str) -> None:
             return value
 
     spec = probe(lambda: Shown("list"), "told")
-    with pytest.raises(EnvContractError, match=f"environment 0, seed 0, .* does not fit Seq.*{message}"):
+    with pytest.raises(
+        EnvContractError, match=f"environment 0, seed 0, .* does not fit its space .*{message}"
+    ):
         EnvSlot(lambda: Wrong("list"), spec, 0, lambda episode: episode).reset(0)
 
 

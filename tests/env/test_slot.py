@@ -12,7 +12,7 @@ from mission_gym.env.factory import EnvRequest, make_factory
 from mission_gym.env.probe import probe
 from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError
-from toys import Constant, DictMask, Faulty, Identity, Pointer, Stateful, Unseeded
+from toys import Constant, DictMask, Faulty, Identity, Pointer, Stateful, Toy, Unseeded
 
 
 def make_slot(factory, env_id=3):
@@ -131,6 +131,65 @@ def test_odd_steps(changes, message):
         slot.step(0)
 
 
+class Casts(Toy):
+    """Shows what it is given."""
+
+    observation_space = spaces.Dict(
+        {"real": spaces.Box(-9.0, 9.0, (2,), np.float32), "byte": spaces.Box(0, 255, (2,), np.uint8)}
+    )
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, shown):
+        self.shown = {"real": np.zeros(2, np.float32), "byte": np.zeros(2, np.uint8)} | shown
+
+    def observe(self):
+        return self.shown
+
+    def step(self, action):
+        return self.advance(0.0)
+
+
+@pytest.mark.parametrize(
+    ("shown", "conversions"),
+    [
+        ({"real": np.array([0.1, 2.0])}, {"real": "float64"}),
+        ({"real": np.array([1, 2])}, {"real": "int64"}),
+        ({"real": np.array([True, False])}, {"real": "bool"}),
+        ({"real": [0.1, 2]}, {}),
+        ({"byte": np.array([0, 255])}, {"byte": "int64"}),
+        ({"byte": [0, 255]}, {}),
+    ],
+)
+def test_values_that_fit_are_converted_to_the_dtype_of_the_space(shown, conversions):
+    slot = make_slot(lambda: Casts(shown))
+    slot.reset(0)
+    byte, real = slot.obs
+    assert (byte.dtype, real.dtype) == (np.uint8, np.float32)
+    expected = slot.env.shown
+    np.testing.assert_array_equal(real, np.asarray(expected["real"], np.float32))
+    np.testing.assert_array_equal(byte, expected["byte"])
+    assert slot.conversions == conversions
+
+
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [
+        (
+            {"byte": np.array([-1, 0])},
+            r"'byte' has values from -1 to 0 in dtype int64, expected shape \(2,\)",
+        ),
+        ({"byte": np.array([0, 256])}, r"'byte' has values from 0 to 256 in dtype int64"),
+        ({"byte": np.zeros(2)}, r"dtype float64, expected .* uint8 .*\.astype\(np\.uint8\), or declare"),
+        ({"byte": [0.5, 1.0]}, r"dtype float64, expected .* uint8"),
+        ({"real": np.array(["1", "2"])}, r"dtype <U1, expected shape \(2,\) and dtype float32 as in the"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(shown, message):
+    slot = make_slot(lambda: Casts(shown))
+    with pytest.raises(EnvContractError, match=message):
+        slot.reset(0)
+
+
 def test_a_leaf_is_named_and_a_missing_key_too():
     class Bad(DictMask):
         broken = False
@@ -149,7 +208,7 @@ def test_a_leaf_is_named_and_a_missing_key_too():
     with pytest.raises(EnvContractError, match=r"observation 'camera' has shape .* dtype float64, expected"):
         slot.reset(1)
     slot.env.broken = "key"
-    with pytest.raises(EnvContractError, match=r"does not fit Dict.*KeyError: 'pose'"):
+    with pytest.raises(EnvContractError, match=r"does not fit its space .KeyError: 'pose'"):
         slot.reset(1)
 
 

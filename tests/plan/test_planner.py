@@ -137,6 +137,19 @@ def test_processes_for_environments_that_wait_are_not_limited_by_cores() -> None
     assert choose(facts(machine(2, 16), EnvFacts(20e-3, 0.05), inputs)).layout.num_workers == 32
 
 
+def test_a_larger_rollout_must_gain_a_tenth() -> None:
+    """32 environments make 1,500 steps a second, and the learner 1,600."""
+    default = RunLayout(AIO, 1, 8, 4)
+    inputs = replace(
+        WAITING, default=default, backends=(AIO,), minibatch=None, trace_decay=0.0, max_rollout=8192
+    )
+    slow = UpdateCost("cpu", "compiled", 1, 1 / 1600)
+    plan = choose(facts(machine(2), EnvFacts(20e-3, 0.001), inputs, (slow,)))
+    assert (plan.layout.n_envs, plan.layout.n_steps_per_env) == (32, 1)
+    reason = "more need a larger rollout, with fewer updates, and gain less than 10 %"
+    assert f"32 environments: {reason}" in plan.reasons
+
+
 def test_environments_that_wait_grow_until_memory_ends() -> None:
     plan = choose(facts(machine(4, 4), EnvFacts(20e-3, 0.001, memory_bytes=GB // 64), WAITING))
     assert (plan.layout.n_envs, plan.layout.batch_size) == (128, 64)

@@ -190,8 +190,8 @@ def test_threads_are_compared_on_a_busy_machine(
     assert threads == expected
     cause = "other processes use 7 of 8 cores, and a product of the network takes 1e+03 ms with 1 thread, "
     assert source.startswith(f"plan: {cause}" if expected == 1 else "plan")
-    note = f"1 thread for the learner: {cause}9e+03 ms with 8; --threads 8 uses more"
-    assert (note in notes) == (expected == 1)
+    note = f"1 thread for the learner: {cause}9e+03 ms with 8; an equal run on an idle machine uses 8"
+    assert any(each.startswith(note) for each in notes) == (expected == 1)
     assert settle_threads(threads=8)[0] == 8  # explicit
 
 

@@ -111,7 +111,7 @@ def test_a_group_is_shown_with_its_curve(sets: list[RunSet], tmp_path: Path) -> 
     )  # fmt: skip
     document = describe_group(group)
     assert len(document["curve"]) == 40
-    assert document["curve"][-1]["iqm"] == 4.5
+    assert document["curve"][-1]["estimate"] == 4.5
     shown = text_of(view_group(document))
     assert "IQM 4.5 (95 %: 3 to 6)" in shown
     assert sets[1].runs[3].name in shown
@@ -184,6 +184,14 @@ def test_comparisons_need_five_seeds_and_state_their_test(tmp_path: Path) -> Non
     assert compare(high, low) == "worse: p = 0.0079, higher in 0 % of pairs"
     assert compare(low, make_set("same", 1.5, 2.5, 3.5, 4.5, 5.5)).startswith("no difference shown: p = 0.")
     assert compare(make_set("two", 1.0, 1.0), make_set("too", 2.0, 2.0)).startswith("too few seeds")
+    # The word is that of the means, which the test compares, not that of most pairs.
+    found = {"probability": 0.58, "difference": -41.0, "p_value": 0.037}
+    assert show_comparison(found) == "worse: p = 0.037, higher in 58 % of pairs"
+    many = compare_groups([low, high, high, high, high, high, high, high], print)["improvement"]
+    assert [each["p_value"] for each in many] == [pytest.approx(7 * 2 / 252)] * 7
+    assert {show_comparison(each) for each in many} == {
+        "no difference shown: p = 0.056, higher in 100 % of pairs"
+    }
 
 
 def test_the_results_of_seeds() -> None:

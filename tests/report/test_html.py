@@ -11,7 +11,7 @@ from PIL import Image
 
 import mission_gym as mg
 from measurements import SCALING
-from mission_gym.report.charts import draw_curves
+from mission_gym.report.charts import color_outcomes, draw_curves
 from mission_gym.report.documents import unique_names
 from mission_gym.report.groups import RunSet
 from mission_gym.report.html import Video, make_html
@@ -62,7 +62,10 @@ def test_the_report_is_complete_and_self_contained(run, tmp_path):
     balance = Balance()
     balance.feed(page)
     assert balance.stack == []
-    assert page.count('<figure class="curves">') == 4
+    curves, _, diagnostics = page.partition("<summary>Diagnostics</summary>")
+    assert curves.count('<figure class="curves">') == 5
+    assert "<h3>shares of the reward</h3>" in curves
+    assert diagnostics.partition("</details>")[0].count('<figure class="curves">') > 3
     assert 'class="mark c1"' in page  # an evaluation, with its interval
     for words in (
         "&lt;trained&gt;", "90 % (70 % to 97 %)", "1.5 (1 to 2)", "the goal was reached", "A &amp; B",
@@ -71,6 +74,21 @@ def test_the_report_is_complete_and_self_contained(run, tmp_path):
     ):  # fmt: skip
         assert words in page, words
     assert not re.search(r"https?://|<script|<link|@import|url\(", page)
+
+
+def test_a_report_begins_with_the_run_and_its_best_evaluation(run):
+    head = make_html([run]).partition("<h2>")[0]
+    for words in ("<dd>toys:DictMask</dd>", "<dd>ppo</dd>", "<dt>seed</dt>", "best evaluation: return "):
+        assert words in head
+
+
+def test_an_outcome_has_one_colour_whatever_the_order_of_names():
+    """Green for the main outcome; without one, no outcome is green."""
+    assert color_outcomes(["lost", "won", "late"], "won") == {"won": 2, "lost": 1, "late": 4}
+    assert color_outcomes(["lost", "won"], None) == {"lost": 1, "won": 4}
+    page = draw_curves("x", {"lost": [(0, 1), (1, 2)], "won": [(0, 1), (1, 2)]}, colors={"won": 2, "lost": 1})
+    assert '<i class="dot c1"></i>lost' in page
+    assert '<polyline class="line c2"' in page
 
 
 def test_several_runs_and_a_group_are_compared(run, tmp_path):

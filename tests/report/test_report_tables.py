@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from mission_gym.report import tables
+from mission_gym.report.overview import view_overview
 from mission_gym.report.scaling import view_advice
 from mission_gym_bench.views import view_bench
 
@@ -44,6 +45,8 @@ SHOWN = RUN | {
     "predicted_fps": 5123.4,
     "train_fps": None,
     "env_id": None,
+    "algo": None,
+    "seed": None,
     "notes": "a [bracketed] note",
     "parent": "older-20260101-110000",
     "parent_step": 4096,
@@ -92,8 +95,12 @@ VIEWS = {
     "run": tables.view_run(SHOWN),
     "compare": tables.view_comparison(
         {
-            "runs": [RUN | {"best": {"step": None}}, RUN | {"best": RESULT | {"step": 1}}],
+            "runs": [
+                RUN | {"best": {"step": None, "outcomes": {}}},
+                RUN | {"best": RESULT | {"step": 1}},
+            ],
             "differences": {"ppo.gamma": [0.99, 0.9], "policy.network_arch": [[64, 64], [512]]},
+            "of_one_algorithm": {"ppo.clip_range": [0.2, "n/a"]},
         }
     ),
     "config": tables.view_config({"env.env_id": {"value": "my_module:Env", "source": "flag ENV"}}),
@@ -121,6 +128,22 @@ def test_every_view_fits_and_is_plain_text_without_a_terminal(name, width):
     assert all(len(line) <= width for line in text.splitlines())
     assert "\x1b" not in text
     assert "…" not in text  # folded, not cut
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        ({"phase": "training"}, "training"),
+        ({"phase": "evaluating", "phase_done": 3, "phase_total": 20}, "evaluating 3/20"),
+        ({"phase": "collecting", "moved_at": 925.0}, "no step for 1:15"),
+        ({"phase": "collecting", "heartbeat": 900.0}, "silent"),
+    ],
+)
+def test_the_overview_shows_what_a_live_run_does(status, words):
+    keys = ("total", "return_mean", "now_fps", "fps", "eta_s", "outcomes", "main", "phase_total", "moved_at")
+    row = dict.fromkeys((*keys, "step", "created")) | {"name": "a", "state": "running", "heartbeat": 1000.0}
+    shown = render(view_overview([row | status], [], "runs", 1000.0, 10))
+    assert words in shown.splitlines()[2]
 
 
 def test_missing_values_of_a_dead_run_are_not_zero():
@@ -195,3 +218,42 @@ def test_episode_metrics_are_shown_next_to_baselines():
     assert "12.5 (12 to 13)" in row
     assert "n/a" in row
     assert "0 (0 to 0)" in next(line for line in text.splitlines() if line.startswith("retries"))
+
+
+def test_a_metric_has_the_reason_why_it_has_no_interval():
+    metrics = {"hits": {"mean": 3.0, "low": None, "high": None, "episodes": 4}}
+    assert "3 (no interval below 10 episodes)" in render(
+        tables.view_results({"a": RESULT | {"metrics": metrics}})
+    )
+
+
+def test_results_state_which_events_may_be_unseen():
+    assert tables.show_unseen(20) == "events in under 14 % of episodes may be unseen"
+    text = render(tables.view_results({"trained": RESULT | {"episodes": 100}}))
+    assert "95 % intervals; events in under 3 % of episodes may be unseen" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        ({"chosen_from": 1}, ""),
+        ({"chosen_from": 5}, ", the highest of 5 evaluations and so too high on average"),
+        ({"chosen_from": 5, "confirmed": 20}, ", confirmed on 20 more episodes"),
+        ({}, ""),
+    ],
+)
+def test_an_unconfirmed_best_is_called_too_high(best, expected):
+    assert tables.show_choice(best) == expected
+
+
+def test_numbers_and_names_never_break_and_wide_tables_continue_below():
+    fields = ["learning_rate", "gae_lambda", "n_steps_per_env", "batch_size", "normalize_advantage"]
+    table = tables.make_table("trial", *fields, "cause", numbers=["trial", *fields])
+    cells = ["7", "9.92e-05", "0.9796", "1024", "256", "True"]
+    table.add_row(*cells, "the process was killed by SIGKILL because it took too much memory", style="bold")
+    for width in (200, 80, 40, 30):
+        lines = render(table, width).splitlines()
+        assert all(len(line) <= width for line in lines)
+        words = " ".join(lines).split()
+        assert {*fields, *cells, "SIGKILL"} <= set(words)
+        assert words.count("trial") == words.count("7") >= 1 + (width < 80)

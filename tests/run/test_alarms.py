@@ -38,7 +38,9 @@ def evaluation(mean, rate):
 )
 def test_one_term_that_makes_everything(rows, term):
     message = judge_shares(rows)
-    assert (message is None) if term is None else message.startswith(f"the reward term '{term}' makes 9")
+    assert (
+        (message is None) if term is None else message.startswith(f"the reward term '{term}' accounts for 9")
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,40 @@ def test_a_return_that_rises_alone(means, rates, due):
     assert (message is not None) == due
     if due:
         assert "the return rose from 1 to 6, but won did not (20 % -> 20 %)" in message
+
+
+@pytest.mark.parametrize(
+    ("mean", "rate", "high", "due"),
+    [
+        (51, 0.0, 0.17, True),
+        (51, 0.3, 0.52, False),  # the interval touches
+        (15, 0.0, 0.17, False),  # the return did not rise
+        (51, 0.4, None, True),  # all episodes ended equally
+        (51, 0.9, 0.95, False),
+    ],
+)
+def test_an_outcome_that_falls_while_the_return_rises(mean, rate, high, due):
+    """An exploit that was learned before the first evaluation."""
+    watch = AlarmWatch("won")
+    assert not watch.see_row(32, {"rollout/ep_rew_mean": 0.0, "outcome/won": 1.0}, num_episodes=1)
+    assert not watch.see_row(64, {"rollout/ep_rew_mean": 15.0, "outcome/won": 0.6}, num_episodes=60)
+    assert not watch.see_row(128, {"rollout/ep_rew_mean": 40.0, "outcome/won": 0.1}, num_episodes=100)
+    resumed = AlarmWatch("won")
+    resumed.load_state(json.loads(json.dumps(watch.state())))
+    result = evaluation(mean, rate) | {"outcomes": {"won": {"rate": rate, "high": high}}}
+    texts = [alarm.message for alarm in resumed.see_evaluation(result)]
+    text = f"from 15 in the first episodes to {mean}, but won fell from 60 % to {100 * rate:.0f} %: the rew"
+    assert [text in each for each in texts] == [True] * due
+    assert not resumed.see_evaluation(result)  # once
+
+
+def test_the_first_episodes_of_a_curriculum_are_easier():
+    watch = AlarmWatch("won")
+    watch.see_row(
+        64, {"rollout/ep_rew_mean": 15.0, "outcome/won": 0.9, "curriculum/stage": 1}, num_episodes=60
+    )
+    result = evaluation(51, 0.0) | {"outcomes": {"won": {"rate": 0.0, "high": 0.2}}}
+    assert not watch.see_evaluation(result)
 
 
 def see(watch, count, first=0):

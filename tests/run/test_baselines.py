@@ -1,5 +1,6 @@
 """Baselines on the report suite: legal, repeatable, and named by the environment."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import Barrier
@@ -92,13 +93,12 @@ class Endless(Identity):
         return obs, reward, False, False, info
 
 
-def test_a_scripted_player_who_does_not_end_is_cut(monkeypatch):
-    monkeypatch.setattr("mission_gym.run.environment.EVALUATION_STEPS", 30)
-    assert run_baselines(open_toy(Endless), 2, names=["calm"])["calm"]["length_mean"] == 30
+def test_a_scripted_player_who_does_not_end_is_cut():
+    environment = replace(open_toy(Endless), evaluation_steps=30)
+    assert run_baselines(environment, 2, names=["calm"])["calm"]["length_mean"] == 30
 
 
-def test_a_player_that_fails_ends_the_others(monkeypatch):
-    monkeypatch.setattr("mission_gym.run.environment.EVALUATION_STEPS", 10**12)
+def test_a_player_that_fails_ends_the_others():
     begun, players = Barrier(2), count()
 
     class OneFails(Endless):
@@ -114,7 +114,7 @@ def test_a_player_that_fails_ends_the_others(monkeypatch):
             return obs
 
     with pytest.raises(EnvFailure, match="'first' raised RuntimeError: no more"):
-        run_baselines(open_toy(OneFails, "threads"), 2, names=["first"])
+        run_baselines(replace(open_toy(OneFails, "threads"), evaluation_steps=10**12), 2, names=["first"])
 
 
 def test_an_environment_knows_its_own_noop_best():

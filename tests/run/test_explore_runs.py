@@ -119,6 +119,23 @@ def test_environments_that_wait_get_an_event_loop_or_a_process_each(
     assert (vector.vector, vector.num_workers) == expected
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, (32, 1)),
+        ({"n_envs": 6}, (6, 4)),
+        ({"n_steps_per_env": 2}, (8, 2)),
+        ({"vector": "workers"}, (8, 4)),
+    ],
+)
+def test_many_short_segments_of_dqn_wait_on_an_event_loop(
+    flags: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    resolved = resolve(EXPLORE_ID, {"algo": "dqn", "timesteps": 2000, "env_kwargs": TINY} | flags)
+    settled = prepare_run(resolved, None, lambda text: None).resolved.settled
+    assert (settled.vector.n_envs, settled.algorithm.n_steps_per_env) == expected
+
+
 def test_a_film_of_a_run(tmp_path: Path, straight: RunDir) -> None:
     film = tmp_path / "way.gif"
     assert main(["record", str(straight.path), "--out", str(film), "--episodes", "1"]) == 0

@@ -50,20 +50,17 @@ def test_what_is_shown_is_a_row_or_the_status(tmp_path: Path, monkeypatch: pytes
         write_status(run, durable=durable, **fields)
 
     monkeypatch.setattr(RunDir, "write_status", note)
-    monkeypatch.setattr("mission_gym.run.telemetry._STATUS_S", 0.0)
-    monkeypatch.setattr("mission_gym.run.telemetry._TICK_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.status._STATUS_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.status._TICK_S", 0.0)
     session, heard = train(tmp_path)
     rows = [event for event in heard if event["event"] != "status"]
     assert json.loads(json.dumps(to_json(rows))) == MetricsLog.read(session.run.metrics_jsonl)
     statuses = [{"event": "status", **fields} for fields in written if "step" in fields]
     for status in statuses:
-        del status["lost_rows"], status["lost_events"]
+        status.pop("lost_rows", None), status.pop("lost_events", None)
     assert [event for event in heard if event["event"] == "status" and event in statuses] == statuses
-    assert {event["phase"] for event in heard if event["event"] == "status"} == {
-        "training",
-        "evaluating",
-        None,
-    }
+    phases = {event["phase"] for event in heard if event["event"] == "status"}
+    assert {"training", "evaluating", None} <= phases
     status = session.run.read_status()
     assert {"step", "total", "fps", "train_fps", "return_mean", "best_step"} <= status.keys()
     assert not {"phase", "now_fps", "eta_s", "lost_rows"} & status.keys()  # nothing is under way
@@ -106,7 +103,7 @@ def test_a_status_that_is_refused_is_told_once(tmp_path: Path, monkeypatch: pyte
         write_status(run, durable=durable, **fields)
 
     monkeypatch.setattr(RunDir, "write_status", refuse)
-    monkeypatch.setattr("mission_gym.run.telemetry._STATUS_S", 0.0)
+    monkeypatch.setattr("mission_gym.run.status._STATUS_S", 0.0)
     session, heard = train(tmp_path)
     assert warnings_of(heard) == [
         "status not written: can't write status.json: full",

@@ -225,3 +225,5 @@ def test_a_user_without_processes(env: str, code: int, message: str, tmp_path: P
     done = limited("-m", "mission_gym", "train", env, "--runs-dir", str(tmp_path), "--trust", *sizes)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert message in done.stderr + done.stdout
+    unmeasured = "the use of CPU, GPU and memory is not measured: can't start new thread"
+    assert (unmeasured in done.stderr + done.stdout) == (code == 0)

@@ -13,7 +13,9 @@ import pytest
 from mission_gym.check.repro import replay_bundle
 from mission_gym.cli.main import main
 from mission_gym.errors import ConfigError, EnvFailure, WorkerDied
+from mission_gym.run import environment
 from mission_gym.run.config import resolve
+from mission_gym.run.settle import prepare_run
 from mission_gym.run.start import start_run
 from mission_gym.store.rundir import RunDir
 from runs import NO_EVALS, PPO, drain, rows, silent, start
@@ -36,6 +38,18 @@ def hazard_flags(tmp_path: Path, **hazard: Any) -> dict[str, Any]:
     kwargs = [f"{key}={value}" for key, value in hazard.items()]
     flags = {**PPO, **WORKERS, **NO_EVALS, "runs_dir": str(tmp_path), "env_kwargs": kwargs, "max_restarts": 1}
     return {name: value for name, value in flags.items() if value is not None}
+
+
+@pytest.mark.parametrize(("wait_s", "expected"), [(0.01, 12), (0.0, 2)])
+def test_requested_processes_share_cores_if_environments_wait(
+    wait_s: float, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A short run is not planned, and these environments do not declare that they wait."""
+    monkeypatch.setattr(environment, "count_cpus", lambda backend: 2)
+    flags = {"vector": "workers", "n_envs": 12, "timesteps": 1536}
+    burn = {"env_kwargs": [f"wait_s={wait_s}", "spins=2000"]}
+    resolved = resolve("mission_gym_bench.synthetic:Burn", flags | burn)
+    assert prepare_run(resolved, None, lambda text: None).resolved.settled.vector.num_workers == expected
 
 
 def test_a_crash_costs_an_episode_and_is_counted(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_timelines_come_by_steps_and_are_bounded(tmp_path: Path) -> None:
 
 def test_alarms_stand_in_the_row_and_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [Alarm("slow", is_timed=True)]
-    monkeypatch.setattr(AlarmWatch, "see_row", lambda watch, step, row: slow if step == 128 else [])
+    monkeypatch.setattr(AlarmWatch, "see_row", lambda watch, step, row, episodes: slow if step == 128 else [])
     session, rows = train(tmp_path, timesteps=256)
     assert [row["step"] for row in rows if row.get("time/alarms") == ["slow"]] == [128]
     assert "warning step=128 message=slow" in session.run.log_txt.read_text()

@@ -18,7 +18,7 @@ CONFIG = {
     "ppo.batch_size": 64, "evaluation.eval_freq": 20_000, "evaluation.eval_episodes": 20,
     "checkpoints.checkpoint_freq": 10_000, "compute.device": "cpu", "compute.kernel": "torch",
     "compute.precision": "float32", "compute.threads": 1, "compute.acting": "numpy", "compute.overlap": "off",
-    "compute.acting_rows": 8, "run.log_interval": 1,
+    "compute.acting_rows": 8, "run.log_interval": 1, "run.timesteps": 1_000_000,
 }  # fmt: skip
 FACTS: dict[str, Any] = {"cores": 4, "n_epochs": 10, "num_parameters": 9_000, "env_cpu_is_known": True}
 MACHINE = {"machine/cpu": 0.4, "machine/own_cores": 1.0, "machine/memory_use_max": 0.3}
@@ -116,8 +116,16 @@ CASES = {
         "evaluating takes 60 % of the time: 20 episodes every 20,000 steps", "--eval-freq 80000: less often",
     ),
     "saving": (
-        phases(collect=20, env=20, cpu=20, update=15, save=60), {}, "saving",
+        phases(collect=20, env=20, cpu=20, update=15, save=60), {"gradient_steps": 1000}, "saving",
         "takes 60 % of the time, one every 10,000 steps", "--checkpoint-freq 100000: less often",
+    ),
+    "the only evaluation": (
+        phases(collect=20, env=20, cpu=20, update=15, evaluate=60), {"timesteps": 2000}, "evaluation",
+        "evaluating takes 60 % of the time: 20 episodes at the end of a short run", "--eval-episodes 10",
+    ),
+    "the only checkpoint": (
+        phases(collect=20, env=20, cpu=20, update=15, save=60), {"timesteps": 2000}, "saving",
+        "saving checkpoints takes 60 % of the time: the run is short", "--runs-dir: on a faster disk",
     ),
     "recording": (
         phases(collect=20, env=20, cpu=20, update=15, record=60), {}, "recording", "60 %", "--log-interval",
@@ -160,6 +168,7 @@ def test_low_cpu_time_among_many_processes_is_not_waiting() -> None:
     found = verdict(crowded, MACHINE | {"machine/load": 4.0})
     assert found.bound == "environment CPU"
     assert found.evidence.endswith("of 4 cores, and 4.0 processes compete for each")
+    assert not found.advice
     assert verdict(WAITS, MACHINE | {"machine/load": 4.0}).bound == "environment waiting"
 
 

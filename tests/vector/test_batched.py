@@ -243,7 +243,7 @@ class Broken(Walk):
         ({"reward": np.zeros(3)}, r"reward of the batch has shape \(3,\)"),
         ({"infos": {}}, r"rows \[0, 1\] of the batch have no legal action"),
         ({"infos": {"action_mask": np.ones(2)}}, "the action masks of the batch have shape"),
-        ({"terminated": np.ones(2, bool), "infos": {}}, r'rows \[0, 1\] ended without infos\["final_obs"\]'),
+        ({"truncated": np.ones(2, bool), "infos": {}}, r'rows \[0, 1\] ended without infos\["final_obs"\]'),
     ],
 )
 def test_broken_contracts(changes, message):
@@ -251,6 +251,16 @@ def test_broken_contracts(changes, message):
     vec.reset()
     with pytest.raises(EnvContractError, match=message):
         vec.step(np.zeros(2, np.int64))
+
+
+def test_terminated_rows_need_no_last_observation():
+    """Nothing is bootstrapped from it, and many simulators in JAX have none."""
+    infos = {"action_mask": np.ones((2, 2), bool)}
+    vec = BatchedVec(Broken(terminated=np.ones(2, bool), infos=infos), walk_spec(), first_seed)
+    vec.reset()
+    batch = vec.step(np.zeros(2, np.int64))
+    assert batch.terminated.all()
+    assert batch.final_obs[0].shape == batch.obs[0].shape
 
 
 def test_other_errors():

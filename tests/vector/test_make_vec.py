@@ -134,6 +134,7 @@ def test_equal_to_gymnasium(env, backend, mode):
     assert ours.observation_space == theirs.observation_space
     assert ours.action_space == theirs.action_space
     assert ours.metadata == theirs.metadata
+    assert ours.autoreset_mode == MODES[mode]  # TorchRL reads it
     assert_same(ours.reset(seed=11), theirs.reset(seed=11))
     theirs.action_space.seed(5)
     num_ended = 0

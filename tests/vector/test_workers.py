@@ -333,6 +333,21 @@ def test_a_close_that_never_returns_hides_no_spec(kind: str, monkeypatch: pytest
     assert pace is not None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the state of the process")
+@pytest.mark.parametrize(("cost", "waits"), [({"spins": 10**8}, False), ({"wait_s": 60.0}, True)])
+def test_a_long_step_that_waits_for_a_core_does_not_count_as_waiting(
+    cost: dict[str, Any], waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Judged from outside, before the step has ended; its CPU time may be too short to be counted."""
+    read = pool_module._read_use
+    monkeypatch.setattr(pool_module, "_read_use", lambda pid: (0.0, read(pid)[1]))
+    monkeypatch.setattr(pool_module, "_CLOSE_S", 0.0)
+    factory = make_factory(EnvRequest("mission_gym_bench.synthetic:Burn", cost))
+    _, pace = probe_in_worker(Source("burn", factory, options=NO_RESTARTS), 0.05)
+    assert pace is not None
+    assert (pace.num_steps, pace.waits) == (0, waits)
+
+
 def test_a_close_that_never_returns_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_CLOSE_S", scale_timeout(0.3))
     with pytest.raises(EnvContractError, match="the map file is missing"):

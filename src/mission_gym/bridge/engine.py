@@ -37,8 +37,8 @@ from mission_gym.data import Array
 from mission_gym.errors import UsageError
 from mission_gym.names import BRIDGE
 from mission_gym.procs.children import OutputReader, ProcessTree, describe_code
-from mission_gym.procs.commands import end_process, start_command
 from mission_gym.procs.pipes import Pipes, PolledPipes, make_pipes, wait_for_pipes
+from mission_gym.procs.start import end_process, start_command
 
 try:
     import resource

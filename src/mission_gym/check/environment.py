@@ -23,10 +23,15 @@ from gymnasium.wrappers import PassiveEnvChecker
 
 from mission_gym.check import survey as checks
 from mission_gym.check.bridge import check_bridge
-from mission_gym.check.comparison import compare_with_batched, find_equal_actions, play_side_by_side
-from mission_gym.check.determinism import check_seeding, replay_in_new
+from mission_gym.check.comparison import (
+    check_seeding,
+    compare_with_batched,
+    find_equal_actions,
+    play_side_by_side,
+    replay_in_new,
+)
 from mission_gym.check.findings import Finding, has_errors, make_finding, sort_findings
-from mission_gym.check.survey import FEW_STEPS, MAX_STEPS, describe_failure
+from mission_gym.check.survey import FEW_STEPS, MAX_STEPS, describe_failure, locate
 from mission_gym.check.traces import CheckContext, CheckSkipped, Clock, Survey, find_difference, record
 from mission_gym.data import EnvSpec
 from mission_gym.env.factory import (
@@ -151,7 +156,8 @@ def check_environment(
 
 
 def _check(request: EnvRequest, seeds: range, budget_s: float, announce: Announce) -> list[Finding]:
-    factory = make_factory(request)
+    unclosed: list[str] = []
+    factory = partial(_make_closing, make_factory(request), unclosed)
     try:
         env = factory()
     except CompanionNeeded:
@@ -204,9 +210,26 @@ def _check(request: EnvRequest, seeds: range, budget_s: float, announce: Announc
     else:
         announce("Gymnasium's own checker played")
         findings += _run_check("gymnasium", _run_gymnasium_checker(factory), _AGREES, context.skipped)
+    if unclosed:
+        findings.append(make_finding("contract", "close", what=unclosed[0]))
     if context.skipped:
         findings.append(make_finding("skipped", "some", skipped="; ".join(context.skipped)))
     return findings
+
+
+def _make_closing(factory: Factory, problems: list[str]) -> Env:
+    """Build an environment whose close() never raises: its error is added to `problems`."""
+    env = factory()
+    close = env.close
+
+    def close_quietly() -> None:
+        try:
+            close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  border: the user's close
+            problems.append(locate(error))
+
+    env.close = close_quietly  # type: ignore[method-assign]
+    return env
 
 
 def _is_vector(request: EnvRequest) -> bool:

@@ -28,10 +28,10 @@ _CALLERS = Path(factory.__file__).parent  # an exception raised there is a wrong
 
 def describe_failure(name: str, error: Exception, fix: str) -> Finding:
     """Make a finding of an exception."""
-    return Finding("error", name, _locate(error), "training would fail here", fix)
+    return Finding("error", name, locate(error), "training would fail here", fix)
 
 
-def _locate(error: Exception) -> str:
+def locate(error: BaseException) -> str:
     """Describe an exception, with the line of the user's code that raised it."""
     cause = error.__cause__ or error
     what = str(error) if isinstance(error, MissionGymError) else describe(error)
@@ -54,7 +54,7 @@ def check_contract(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
             if raised
             else "the message names the rule; change the environment at this seed and step"
         )
-        yield make_finding("contract", "broken", what=_locate(first) + more, fix=fix)
+        yield make_finding("contract", "broken", what=locate(first) + more, fix=fix)
 
 
 def check_observation(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
@@ -63,6 +63,8 @@ def check_observation(spec: EnvSpec, survey: Survey) -> Iterator[Finding]:
         raise CheckSkipped("observations: there were none")
     if survey.outside:
         yield make_finding("observation", "outside", seen=survey.outside)
+    if survey.conversions:
+        yield make_finding("observation", "converted", seen=survey.conversions)
     for leaf, high in zip(spec.leaves, survey.highs, strict=True):
         if leaf.kind == "image" and leaf.dtype == "uint8" and not leaf.high and np.max(high) <= 1:
             yield make_finding("observation", "dark", leaf=name_leaf(leaf.name))

@@ -18,7 +18,7 @@ from gymnasium.envs.registration import EnvSpec as GymSpec
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
 from mission_gym.env.agents_slot import AgentsSlot, make_slot
-from mission_gym.env.contract import name_leaf
+from mission_gym.env.contract import describe_conversions, name_leaf
 from mission_gym.env.factory import Env, EnvRequest, Factory
 from mission_gym.env.leaves import ObsReader
 from mission_gym.env.slot import EnvSlot, action_rows
@@ -69,6 +69,7 @@ class Survey:
     legal: Array | None = None  # bool [M]: at least once
     always_legal: Array | None = None
     outside: str = ""  # the first observation outside its space
+    conversions: str = ""  # of dtypes
     rewards: list[float] = field(default_factory=list)
     reset_s: list[float] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
@@ -126,6 +127,7 @@ def record(
                 survey.traces.append(trace)
     finally:
         slot.env.close()
+    survey.conversions = describe_conversions(slot.conversions, spec.leaves)
     return survey
 
 

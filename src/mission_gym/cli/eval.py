@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from mission_gym.cli.flags import AsJson, EnvFlags, PlayedRunFlags, RunsDir, Switch, flag, parse
 from mission_gym.cli.train import compile_in_background
 from mission_gym.data import Array
 from mission_gym.errors import DiskError, UsageError
 from mission_gym.report.formats import run_argument, show_count, show_path, show_rate
-from mission_gym.report.screen.live import Screen, show
+from mission_gym.report.screen.live import PlayScreen, Screen, show
 from mission_gym.report.screen.streams import messages_to_stderr, say, strip_control
 from mission_gym.report.tables import view_results
 from mission_gym.run.config import resolve
@@ -24,6 +25,9 @@ from mission_gym.store.rundir import RunDir
 from mission_gym.streams import suite_seeds
 from mission_gym_missions import CAPTURE_ID
 
+if TYPE_CHECKING:
+    from mission_gym.run.open import OpenRun
+
 Episodes = Annotated[int, flag("Number of episodes of the report suite.", "N", default=None)]
 _GOAL = 0.8  # of the lower bound, on the report suite
 # Training stops a little above the goal: the first evaluation that reaches a value is a lucky one. Without
@@ -33,6 +37,7 @@ _DEMO_VALUES = {
 }  # fmt: skip
 _DEMO_EPISODES = 256
 _DEMO_BASELINES = ("noop", "random", "rush", "careful", "holder")
+_DEMO_SEEDS = 20  # to find one that the last checkpoint wins and the first does not
 _DEMO_WIDTH = 480  # pixels of each of the three videos
 
 
@@ -99,10 +104,12 @@ def evaluate(args: Sequence[str]) -> None:
         stage = f" of stage {opened.stage[0]} ({opened.stage[1]})" if opened.stage else ""
         step = show_count(opened.step)
         say(f"evaluating {opened.run.name} at step {step} on {flags.episodes} episodes{stage}")
-        document, warnings = evaluate_run(opened, flags.episodes, explore=flags.stochastic)
-        shown = dict(document)
-        if flags.baselines:
-            shown["baselines"] = run_baselines(opened.environment, flags.episodes)
+        with PlayScreen() as screen:
+            expect, explore = screen.expect, flags.stochastic
+            document, warnings = evaluate_run(opened, flags.episodes, explore=explore, expect=expect)
+            shown = dict(document)
+            if flags.baselines:
+                shown["baselines"] = run_baselines(opened.environment, flags.episodes, expect=expect)
     for warning in warnings:
         say(f"warning: {warning}")
     show(shown, as_json=flags.json, view=_view_modes)
@@ -140,7 +147,8 @@ def baselines(args: Sequence[str]) -> None:
 
     with messages_to_stderr():
         environment = open_environment(config, dict(config.env.env_kwargs))
-        results = run_baselines(environment, flags.episodes)
+        with PlayScreen() as screen:
+            results = run_baselines(environment, flags.episodes, expect=screen.expect)
     show(results, as_json=flags.json, view=view_results)
 
 
@@ -176,7 +184,8 @@ def record(args: Sequence[str]) -> None:
         if is_page:
             write_atomic(path, play_page(opened, seeds[0], explore=flags.stochastic))
         else:
-            write_video([path], frames(), fps)
+            with PlayScreen() as screen:
+                write_video([path], screen.count(frames()), fps)
     print(strip_control(show_path(path)))
 
 
@@ -214,13 +223,17 @@ def _present(run: RunDir) -> int:
     from mission_gym.report.html import Video, make_html
     from mission_gym.run.baselines import run_baselines
     from mission_gym.run.open import evaluate_run, keep_result, open_run
+    from mission_gym.video.record import find_outcome
 
     opened = open_run(RunRef(run, None))
     say(f"\nevaluating on {_DEMO_EPISODES} held-out episodes, and scripted policies on the same seeds")
-    trained, warnings = evaluate_run(opened, _DEMO_EPISODES)
+    with PlayScreen() as screen:
+        trained, warnings = evaluate_run(opened, _DEMO_EPISODES, expect=screen.expect)
+        scripted = run_baselines(
+            opened.environment, _DEMO_EPISODES, names=_DEMO_BASELINES, expect=screen.expect
+        )
     for warning in warnings:
         say(f"warning: {warning}")
-    scripted = run_baselines(opened.environment, _DEMO_EPISODES, names=_DEMO_BASELINES)
     write_baselines(run, scripted)
     results = {"trained": trained} | scripted
     show(results, as_json=False, view=view_results)
@@ -231,9 +244,11 @@ def _present(run: RunDir) -> int:
         f"the goal was {'reached' if is_reached else 'NOT reached'}: captured {show_rate(rate['rate'])}, "
         f"at least {show_rate(rate['low'])} with 95 % confidence; the goal is {show_rate(_GOAL)}"
     )
-    say("\nrecording the first, a middle and the last checkpoint on one seed")
-    paths = _record_three(run)
-    page, video = run.path / "report.html", Video(paths[0], "One seed, three checkpoints")
+    players = [open_run(RunRef(run, info.step)) for info in choose_three(list_checkpoints(run.checkpoints))]
+    seed, why = choose_seed("captured", partial(find_outcome, players[0]), partial(find_outcome, players[-1]))
+    say(f"\nrecording the first, a middle and the last checkpoint on seed {seed}{why}")
+    paths = _record_three(run, players, seed)
+    page, video = run.path / "report.html", Video(paths[0], f"Three checkpoints on seed {seed}{why}")
     write_atomic(page, make_html([run], results, [video], verdict=verdict))
     name = run_argument(run.path)
     say(f"\n{verdict}")
@@ -245,17 +260,28 @@ def _present(run: RunDir) -> int:
     return 0 if is_reached else 1
 
 
-def _record_three(run: RunDir) -> list[Path]:
+def choose_seed(
+    win: str, first: Callable[[int], str | None], last: Callable[[int], str | None]
+) -> tuple[int, str]:
+    """The first seed of the report suite that the last checkpoint wins and the first one does not, and the
+    reason as the end of a sentence. win: the outcome that is the win. first, last: from a seed to the
+    outcome of a checkpoint."""
+    seeds = suite_seeds("report", _DEMO_SEEDS)
+    for seed in seeds:
+        if last(seed) == win and first(seed) != win:
+            return seed, ", chosen because the last one wins and the first one does not"
+    return seeds[0], ""
+
+
+def _record_three(run: RunDir, players: Sequence[OpenRun], seed: int) -> list[Path]:
     """One seed played by three checkpoints next to each other, as GIF and MP4."""
-    from mission_gym.run.open import open_run
     from mission_gym.video.record import join_videos, play_frames, read_fps, write_video
 
-    seed = suite_seeds("report", 1)[0]
-    players = [open_run(RunRef(run, info.step)) for info in choose_three(list_checkpoints(run.checkpoints))]
     paths = [run.path / f"learning{ending}" for ending in (".gif", ".mp4")]
     videos = [(f"after {show_count(player.step)} steps", play_frames(player, seed)) for player in players]
     frames = join_videos(videos, _DEMO_WIDTH)
-    write_video(paths, frames, read_fps(players[0]), gif_width=3 * _DEMO_WIDTH)
+    with PlayScreen() as screen:
+        write_video(paths, screen.count(frames), read_fps(players[0]), gif_width=3 * _DEMO_WIDTH)
     return paths
 
 

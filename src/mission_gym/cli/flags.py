@@ -152,22 +152,41 @@ def parse(kind: type[T], args: Sequence[str], command: str, text: str) -> T:
         if not wrong:
             raise UsageError(f"{unknown[0]!r} is one argument too many; see `mission-gym {command} --help`")
         listing = "--help-all" if command == "train" else "--help"
-        hints = ", ".join(f"{name!r}{nearest(name, known)}" for name in wrong)
-        more = _suggest_kwargs(unknown, known) if "--env-kwargs" in known else ""
-        raise UsageError(f"unknown flag {hints}; `mission-gym {command} {listing}` lists them{more}")
+        meant = {name: _find_similar(name, known) for name in wrong}
+        hints = ", ".join(
+            f"{name!r}" + (f" (did you mean {near!r}?)" if near else "") for name, near in meant.items()
+        )
+        more = ""
+        if "--env-kwargs" in known and (
+            pairs := _read_kwargs(unknown, [each for each in wrong if not meant[each]])
+        ):
+            more = f"; for an argument of the environment, write --env-kwargs {' '.join(pairs)}"
+        raise UsageError(f"unknown flag {hints}{more}; `mission-gym {command} {listing}` lists the flags")
     _last[0] = parsed
     return parsed
 
 
-def _suggest_kwargs(unknown: Sequence[str], known: Sequence[str]) -> str:
-    """The first unknown flag as an argument of the environment."""
-    name, equals, value = unknown[0].partition("=")
-    if get_close_matches(name, known, n=1, cutoff=0.8) or not name.startswith("--"):
-        return ""
-    if not equals:
-        value = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("--") else "VALUE"
-    name = name.removeprefix("--").replace("-", "_")
-    return f"; an argument of the environment is given as --env-kwargs {name}={value}"
+def _find_similar(name: str, known: Sequence[str]) -> str:
+    """The flag that was probably meant, or an empty string; a distant guess would mislead."""
+    bare = {each.removeprefix("--"): each for each in known}
+    close = get_close_matches(name.removeprefix("--"), bare, n=1, cutoff=0.7)
+    return bare[close[0]] if close else ""
+
+
+def _read_kwargs(unknown: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Unknown flags as arguments of the environment, such as num_bots=5."""
+    pairs = []
+    for arg, following in zip(unknown, [*unknown[1:], ""], strict=True):
+        name, equals, value = arg.partition("=")
+        if name not in names or not name.startswith("--"):
+            continue
+        key = name.removeprefix("--").replace("-", "_")
+        if not equals:
+            value = following
+            if not following or following.startswith("--"):
+                key, value = key.removeprefix("no_"), "false" if key.startswith("no_") else "true"
+        pairs.append(f"{key}={value}")
+    return pairs
 
 
 def _refuse_duplicates(args: Sequence[str]) -> None:

@@ -37,7 +37,7 @@ from mission_gym.report.documents import (
     skip_damaged,
     trace_lineage,
 )
-from mission_gym.report.formats import show_count, show_number, show_path
+from mission_gym.report.formats import show_amount, show_count, show_number, show_path
 from mission_gym.report.groups import (
     RunSet,
     compare_groups,
@@ -156,7 +156,7 @@ def _list(args: Sequence[str]) -> None:
     if not every:
         say(f"no runs in {flags.runs_dir}; `mission-gym train ENV` makes one")
     elif len(rows) < len(every):
-        say(f"{len(rows)} of {len(every)} runs")
+        say(f"{len(rows)} of {show_amount(len(every), 'run')}")
     show(rows, as_json=flags.json, view=partial(view_runs, now=time.time()))
 
 
@@ -303,7 +303,7 @@ def report(args: Sequence[str]) -> None:
     write_atomic(Path(os.path.abspath(path)), page)
     parts = [f"sweep {each.name}" for each in sweeps]
     if found:
-        parts.append(f"{len(found)} runs" if single is None else f"run {single.name}")
+        parts.append(show_amount(len(found), "run") if single is None else f"run {single.name}")
     say(", ".join(parts))
     print(strip_control(show_path(path)))
 

@@ -17,9 +17,9 @@ from mission_gym.cli.flags import FolderFlags, Switch, flag, parse
 from mission_gym.report.dashboard.guard import is_loopback
 from mission_gym.report.dashboard.index import Index
 from mission_gym.report.dashboard.serve import PORT, serve
+from mission_gym.report.overview import view_overview
 from mission_gym.report.screen.live import make_console
 from mission_gym.report.screen.streams import say, strip_control
-from mission_gym.report.tables import view_overview
 
 _EVERY_S = 1.0  # between two updates of `--terminal`
 

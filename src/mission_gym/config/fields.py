@@ -14,7 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, g
 from mission_gym.config.schema import AlgorithmSection, Config
 from mission_gym.config.types import OneOf, Section, TypeText
 
-_ALIASES = {"n_steps": "n_steps_per_env", "total_timesteps": "timesteps"}
+_ALIASES = {  # Stable-Baselines3's names, which flags, files and Python accept too
+    "n_steps": "n_steps_per_env", "total_timesteps": "timesteps", "lr": "learning_rate",
+    "buffer_size": "replay_size", "net_arch": "network_arch", "activation_fn": "activation",
+}  # fmt: skip
 
 
 class FieldInfo(NamedTuple):

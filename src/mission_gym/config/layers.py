@@ -179,6 +179,17 @@ def apply_image_profile(resolved: Resolved) -> Resolved:
     return resolved.with_values(values, source) if values else resolved
 
 
+def apply_waiting_profile(resolved: Resolved) -> Resolved:
+    """Replace the sizes of rollouts by the algorithm's profile for environments that wait on an event loop,
+    unless one of them, or another backend, was chosen."""
+    algo, profile = resolved.config.run.algo, resolved.config.algorithm.WAITING_PROFILE
+    sources = {resolved.sources[path] for path in profile}
+    is_open = all(source == "default" or source.startswith("profile ") for source in sources)
+    if not profile or not is_open or resolved.config.vector.vector != "auto":
+        return resolved
+    return resolved.with_values(dict(profile), f"profile of {algo} for environments that wait")
+
+
 def _choose_algo(schema: Schema, flags: Mapping[str, Any], below: _Layer, base: Resolved | None) -> str:
     """The algorithm whose fields the flags mean; an unknown one is reported with the other problems."""
     entry = below.get("run.algo")

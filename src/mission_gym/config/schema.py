@@ -102,7 +102,9 @@ class VectorSection(Section):
         " rollout, and its steps are counted. Read from the environment.",
     )
     num_workers: FromOneOrAuto = Field(
-        "auto", description="Worker processes. auto: one per usable core of this machine or the cluster."
+        "auto",
+        description="Worker processes. auto: one per usable core of this machine or the cluster, more for"
+        " environments that wait.",
     )
     ray_address: Annotated[str | None, NONE] = Field(
         None,
@@ -284,6 +286,7 @@ class AlgorithmSection(Section):
     UNUSED: ClassVar[tuple[Unused, ...]] = ()  # explicit values that a run may not use
     PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: replaces defaults of shared sections
     IMAGE_PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: the same for image observations
+    WAITING_PROFILE: ClassVar[Mapping[str, Any]] = {}  # by path: sizes for environments that wait on a loop
     SETTLED: ClassVar[type[SettledAlgorithm] | None] = None  # the section without `auto`, if it has any
 
     @classmethod

@@ -82,7 +82,7 @@ class AgentsSlot(EnvSlot):
         start = 0.0 if self.steps & UNTIMED else perf_counter()
         try:
             result: Any = self._step(action)
-        except Exception as error:  # border: the user's step
+        except (Exception, SystemExit) as error:  # border: the user's step
             what = f"step() raised {describe(error)}; the actions were {show_short(action.tolist())}"
             raise self._failure("step", what, error) from error
         if start:

@@ -7,7 +7,7 @@ value is an EnvContractError with the place.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,6 +19,8 @@ from mission_gym.env.spaces import mask_parts
 from mission_gym.errors import describe, nearest
 
 TERMS = "reward_terms/"  # prefix of a reward term among an episode's metrics
+PAIR = "(observation, info), such as (observation, {})"  # of reset()
+FIVE = "(observation, reward, terminated, truncated, info)"  # of step()
 Refuse = Callable[[str], NoReturn]  # raises EnvContractError with this text and its place
 
 
@@ -28,6 +30,7 @@ class Contract:
     def __init__(self, spec: EnvSpec, refuse: Refuse) -> None:
         self._spec, self.refuse = spec, refuse
         self.expected = [(np.dtype(leaf.dtype), leaf.shape) for leaf in spec.leaves]
+        self.conversions: dict[str, str] = {}  # leaf -> dtype of its arrays, where the space has another
         # The limits of single categories are tested here; a vector tests arrays of them, many at a time.
         self._limits = [_find_limits(leaf) for leaf in spec.leaves]
         self._plain: list[tuple[Any, tuple[int, ...]]] = [
@@ -48,15 +51,17 @@ class Contract:
         try:
             leaves: Leaves = self._read_leaves(obs)
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            space = self._spec.observation_space
-            self.refuse(f"the observation {show_short(obs)} does not fit {space} ({describe(error)})")
+            self.refuse(
+                f"the observation does not fit its space ({describe(error)}): it is {show_short(obs)}, "
+                f"expected {self._spec.observation_space}"
+            )
         for leaf, (dtype, shape) in zip(leaves, self._plain, strict=True):
             if type(leaf) is not np.ndarray or leaf.dtype is not dtype or leaf.shape != shape:
                 return tuple(self._coerce(index, leaf) for index, leaf in enumerate(leaves))
         return leaves
 
     def _coerce(self, index: int, leaf: Any) -> Array:
-        """Accept what fits by value: Python numbers, lists, and arrays whose dtype can be cast safely."""
+        """Convert what fits by value: Python numbers, lists, and arrays of another dtype."""
         expected, limits = self._spec.leaves[index], self._limits[index]
         if limits is not None and isinstance(leaf, (int, np.integer)):
             category = int(leaf)
@@ -67,15 +72,14 @@ class Contract:
             got = np.asarray(leaf)
         except ValueError:  # a ragged list
             got = np.asarray(None)
-        is_array = isinstance(leaf, np.ndarray | np.generic)
-        fits = can_hold(expected, got.dtype, is_strict=is_array and not self._spec.bare)
-        if not fits or got.shape != expected.shape:
-            self.refuse(
-                f"{name_leaf(expected.name)} has shape {got.shape} and dtype {got.dtype}, expected shape "
-                f"{expected.shape} and dtype {expected.dtype} as in the observation space"
-                f"{'' if fits or got.shape != expected.shape else suggest_dtype(expected.dtype)}"
-            )
-        return got
+        if problem := find_misfit(expected, got, expected.shape):
+            self.refuse(f"{name_leaf(expected.name)} {problem}")
+        if got.dtype == expected.dtype or expected.kind == "categories":
+            return got
+        if isinstance(leaf, np.ndarray):
+            self.conversions[expected.name] = str(got.dtype)
+        with np.errstate(over="ignore"):  # infinity is refused with its place
+            return got.astype(expected.dtype)
 
     def check_values(self, leaves: Leaves) -> None:
         """Refuse an observation with NaN, infinity or a category that its space does not have."""
@@ -139,17 +143,34 @@ class Contract:
         return bool(value.item())
 
 
-def can_hold(leaf: LeafSpec, dtype: np.dtype[Any], *, is_strict: bool) -> bool:
-    """Return whether values of a dtype fit a leaf. is_strict: as Gymnasium's `contains`, none may be rounded;
-    otherwise any dtype of the same kind fits."""
-    if leaf.kind == "categories" and dtype.kind in "iu":
-        return True
-    return np.can_cast(dtype, leaf.dtype, "safe" if is_strict else "same_kind")
+def find_misfit(leaf: LeafSpec, got: Array, shape: tuple[int, ...]) -> str:
+    """Describe an array whose shape or dtype does not fit a leaf; "" if it does.
+
+    As in NumPy's own assignments of the same kind, real numbers may be rounded, and integers fit every dtype
+    that has their values. Real numbers never become integers.
+    """
+    dtype = np.dtype(leaf.dtype)
+    expected = f"expected shape {shape} and dtype {dtype} as in the observation space"
+    if got.shape != shape:
+        return f"has shape {got.shape} and dtype {got.dtype}, {expected}"
+    if got.dtype.kind in "iu" and dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if leaf.kind == "categories" or not got.size or limits.min <= got.min() <= got.max() <= limits.max:
+            return ""
+        return f"has values from {got.min()} to {got.max()} in dtype {got.dtype}, {expected}"
+    if np.can_cast(got.dtype, dtype, "same_kind"):
+        return ""
+    remedy = f"; return it with .astype(np.{dtype}), or declare the space with dtype np.{got.dtype}"
+    return (
+        f"has shape {got.shape} and dtype {got.dtype}, {expected}{remedy if got.dtype.kind in 'biuf' else ''}"
+    )
 
 
-def suggest_dtype(dtype: str) -> str:
-    """Return the remedy for an observation of another dtype than that of its space."""
-    return f"; return it with .astype(np.{dtype}), or declare the space with the dtype that it has"
+def describe_conversions(conversions: Mapping[str, str], leaves: Sequence[LeafSpec]) -> str:
+    """Describe observations that are converted to the dtype of their space; "" without any."""
+    dtypes = {leaf.name: leaf.dtype for leaf in leaves}
+    texts = [f"{name_leaf(name)} from {got} to {dtypes[name]}" for name, got in conversions.items()]
+    return f"converts {', '.join(texts)}, the dtype of the space" if texts else ""
 
 
 def find_range(leaf: LeafSpec) -> tuple[Array, Array] | None:
@@ -204,6 +225,22 @@ def explain_vector_reward(count: int) -> str:
         f"{count} numbers, but only one can be learned from; weight them, for example with "
         f"--wrap weigh:{','.join(['1'] * count)}"
     )
+
+
+def explain_step(result: Any) -> str:
+    """Describe the result of a step that is not five values, with the remedy."""
+    kind = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+    remedy = "; replace done by terminated (the task has ended) and truncated (a time limit)"
+    return (
+        f"step() must return {FIVE}, got {kind}: {show_short(result)}{remedy if kind == '4 values' else ''}"
+    )
+
+
+def show_action(action: Any) -> str:
+    """Return a short text of an action, in which a NumPy scalar has its type."""
+    if isinstance(action, np.generic):
+        return f"{action.item()!r} (np.{type(action).__name__})"
+    return show_short(action)
 
 
 def show_short(value: Any) -> str:

@@ -31,6 +31,7 @@ from mission_gym.env.coroutines import (
 )
 from mission_gym.env.user_code import (
     OLD_API,
+    complete_reset,
     find_creator,
     guard,
     import_named,
@@ -38,6 +39,7 @@ from mission_gym.env.user_code import (
     is_registered_with_old_gym,
     list_modules,
     name_callable,
+    name_file,
     name_home,
     nearest_id,
     register_declared,
@@ -278,7 +280,7 @@ def _build(name: str, build: Callable[[], Any], hint: str = "") -> Any:
     built = guard(name, build)
     made = guard(name, lambda: adapt(built))
     if isinstance(made, gym.Env) or is_parallel(made):
-        return made
+        return complete_reset(made)
     if isinstance(made, gym.vector.VectorEnv):
         hint = "; it is already vectorised: use --vector batched"
     elif takes_turns(made):
@@ -311,6 +313,8 @@ def _find(request: EnvRequest, name: str) -> Callable[..., Any] | str:
     if name.startswith(BRIDGE):
         return _find_bridge(request, name)
     module_name, colon, attribute = name.partition(":")
+    if module_name.endswith(".py"):
+        raise UsageError(f"{module_name!r} is a file; {name_file(module_name, attribute)} [{name}]")
     if not colon:
         return name
     module = import_named(module_name, name)

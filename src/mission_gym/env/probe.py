@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +26,7 @@ from gymnasium.wrappers import (
 from mission_gym.data import EnvSpec
 from mission_gym.env import wrappers
 from mission_gym.env.agents import AgentsEnv
-from mission_gym.env.contract import show_short
+from mission_gym.env.contract import PAIR, Contract, describe_conversions, show_short
 from mission_gym.env.coroutines import has_coroutines, offers_form
 from mission_gym.env.factory import Env, Factory, VectorEnv, is_trusted
 from mission_gym.env.leaves import (
@@ -40,7 +40,7 @@ from mission_gym.env.leaves import (
 )
 from mission_gym.env.masks import fit_masks
 from mission_gym.env.spaces import Space, action_spec, array_action_spec, array_leaf_specs
-from mission_gym.env.user_code import OLD_API, describe_user_error, is_old_gym
+from mission_gym.env.user_code import describe_user_error, is_old_gym
 from mission_gym.errors import EnvContractError, TargetSilent, describe
 
 MASK_KEY = "action_mask"
@@ -112,7 +112,8 @@ def _probe(env: Env, env_id: str, bare: bool, max_sequence: int) -> EnvSpec:
     if bare:
         leaves, action = array_leaf_specs(before[0]), array_action_spec(before[1])
         return EnvSpec(env_id, leaves, action, *before, trusted=is_trusted(env), bare=True)
-    spec = _find_ids(env, _read_spec(env_id, env, before, info, is_trusted(env), max_sequence), obs)
+    spec = _read_spec(env_id, env, before, info, is_trusted(env), max_sequence)
+    spec = _find_ids(env, replace(spec, conversions=_read_conversions(spec, obs)), obs)
     num_frames = count_frames(env)
     return replace(spec, leaves=tuple(with_frames(leaf, num_frames) for leaf in spec.leaves))
 
@@ -144,16 +145,14 @@ def _spaces(env: Env) -> tuple[Space, Space]:
 
 def _reset(env: Env | VectorEnv, env_id: str) -> tuple[Any, dict[str, Any]]:
     try:
-        result = env.reset(seed=0)
+        result = env.reset(seed=0, options=None)
     except TargetSilent:
         raise
-    except Exception as error:  # border: the user's reset
-        # The old API had seed() instead of a seed in reset().
-        hint = f"; {OLD_API}" if "unexpected keyword argument 'seed'" in str(error) else ""
-        raise EnvContractError(f"{env_id}: reset() raised {describe_user_error(error)}{hint}") from error
+    except (Exception, SystemExit) as error:  # border: the user's reset
+        raise EnvContractError(f"{env_id}: reset() raised {describe_user_error(error)}") from error
     if not isinstance(result, tuple) or len(result) != 2:
         got = show_short(result)
-        raise EnvContractError(f"{env_id}: reset() must return (observation, info), got {got}; {OLD_API}")
+        raise EnvContractError(f"{env_id}: reset() must return {PAIR}, got {got}")
     obs, info = result
     if not isinstance(info, dict):
         raise EnvContractError(f"{env_id}: the info of reset() must be a dict, got {type(info).__name__}")
@@ -193,6 +192,18 @@ def _read_spec(
         max_episode_steps=env.spec.max_episode_steps if env.spec is not None else None,
         trusted=trusted,
     )
+
+
+def _read_conversions(spec: EnvSpec, obs: Any) -> str:
+    """Describe parts with another dtype than their space. Misfits are refused later."""
+
+    def refuse(what: str) -> NoReturn:
+        raise EnvContractError(what)
+
+    contract = Contract(spec, refuse)
+    with suppress(EnvContractError):
+        contract.read_obs(obs)
+    return describe_conversions(contract.conversions, spec.leaves)
 
 
 def _blank(space: Space, batch: tuple[int, ...]) -> Any:
@@ -246,13 +257,14 @@ def count_frames(env: Env) -> int:
     return 1
 
 
-def _read_outcomes(env_id: str, metadata: dict[str, Any]) -> tuple[tuple[str, ...], str | None]:
-    outcomes, main = metadata.get("outcomes", ()), metadata.get("main_outcome")
+def _read_outcomes(env_id: str, metadata: dict[str, Any] | None) -> tuple[tuple[str, ...], str | None]:
+    declared = metadata or {}  # some wrappers set None
+    outcomes, main = declared.get("outcomes", ()), declared.get("main_outcome")
     if isinstance(outcomes, str) or not all(isinstance(name, str) for name in outcomes):
         raise EnvContractError(f'{env_id}: metadata["outcomes"] must be a list of names, got {outcomes!r}')
     if main is not None and main not in outcomes:
-        declared = f'metadata["outcomes"]={list(outcomes)}'
-        raise EnvContractError(f'{env_id}: metadata["main_outcome"]={main!r} is not in {declared}')
+        names = f'metadata["outcomes"]={list(outcomes)}'
+        raise EnvContractError(f'{env_id}: metadata["main_outcome"]={main!r} is not in {names}')
     return tuple(outcomes), main
 
 

@@ -18,7 +18,16 @@ from gymnasium.spaces import Box
 from numpy import ndarray  # a lookup in NumPy takes a tenth of the time of a cheap step
 
 from mission_gym.data import Array, EnvSpec, Episode, Leaves
-from mission_gym.env.contract import TERMS, Contract, check_outcome, read_metrics, show_short
+from mission_gym.env.contract import (
+    PAIR,
+    TERMS,
+    Contract,
+    check_outcome,
+    explain_step,
+    read_metrics,
+    show_action,
+    show_short,
+)
 from mission_gym.env.factory import Factory
 from mission_gym.env.probe import MASK_METHOD, find_announce
 from mission_gym.env.resume import (
@@ -32,7 +41,7 @@ from mission_gym.env.resume import (
 )
 from mission_gym.env.spaces import make_action_decoder
 from mission_gym.env.stages import Staging
-from mission_gym.env.user_code import OLD_API, find_line
+from mission_gym.env.user_code import find_line
 from mission_gym.errors import (
     EnvContractError,
     EnvFailure,
@@ -81,6 +90,7 @@ class EnvSlot:
         self._is_scalar = spec.action.shape == ()
         self._decode = make_action_decoder(spec.action_space)
         self._contract = Contract(spec, self.refuse)
+        self.conversions = self._contract.conversions
         one_array = isinstance(spec.observation_space, Box) and not spec.mask_source
         one_array = one_array and not self._contract.converts
         plain: tuple[Any, tuple[int, ...]] = self._contract.expected[0] if one_array else (None, ())
@@ -144,10 +154,10 @@ class EnvSlot:
             result = self.env.reset(seed=self.seed, options=options)
         except TargetSilent:
             raise
-        except Exception as error:  # border: the user's reset
+        except (Exception, SystemExit) as error:  # border: the user's reset
             raise self._failure("reset", f"reset() raised {describe(error)}", error) from error
         if not isinstance(result, tuple) or len(result) != 2:
-            self.refuse(f"reset() must return (observation, info), got {show_short(result)}")
+            self.refuse(f"reset() must return {PAIR}, got {show_short(result)}")
         self._read(*result, ended=False)
         self.ended = False
 
@@ -180,10 +190,9 @@ class EnvSlot:
             result = self._step(action)
         except (EnvContractError, TargetSilent):  # the next episode would raise it too
             raise
-        except Exception as error:  # border: the user's step
-            shown = action.item() if isinstance(action, np.generic) else action
-            shown = shown if self._decode is None else self._decode(shown)
-            what = f"step() raised {describe(error)}; the action was {show_short(shown)}"
+        except (Exception, SystemExit) as error:  # border: the user's step
+            shown = action if self._decode is None else self._decode(action)
+            what = f"step() raised {describe(error)}; the action was {show_action(shown)}"
             raise self._failure("step", what, error) from error
         if start:
             self._timed_s += perf_counter() - start
@@ -192,9 +201,7 @@ class EnvSlot:
         try:
             obs, reward, terminated, truncated, info = result
         except (TypeError, ValueError):
-            hint = f"; {OLD_API}" if isinstance(result, tuple) and len(result) == 4 else ""
-            expected = "(observation, reward, terminated, truncated, info)"
-            self.refuse(f"step() must return {expected}, got {show_short(result)}{hint}")
+            self.refuse(explain_step(result))
         if type(reward) is not float:
             reward = self._contract.to_float(reward)
         if reward - reward != 0.0 and not self._spec.bare:

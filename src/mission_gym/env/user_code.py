@@ -5,6 +5,7 @@ It knows third-party packages by their ids, environments of the old gym package,
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import importlib.util
@@ -21,7 +22,7 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from pathlib import Path, PurePath
 from pkgutil import iter_modules
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -71,12 +72,13 @@ def import_named(module_name: str, name: str) -> ModuleType:
             what = f"module {module_name!r} needs {missing!r}, which is not installed{remedy}"
         elif parent in sys.modules:
             hint = nearest(child, list_modules(sys.modules[parent]))
-            what = f"package {parent!r} is installed, but has no module {child!r}{hint}"
+            kind = "package" if hasattr(sys.modules[parent], "__path__") else "module"
+            what = f"{kind} {parent!r} was found, but has no module {child!r}{hint}"
         else:
             remedy = f"{name_package(missing)}, or start in the folder that contains it"
             what = f"no module named {missing!r}; {remedy} (now {folder})"
         raise UsageError(f"{what} [{name}]") from error
-    except Exception as error:  # border: the user's module
+    except (Exception, SystemExit) as error:  # border: the user's module
         what = describe_user_error(error)
         raise EnvContractError(f"importing {module_name!r} raised {what} [{name}]") from error
 
@@ -93,17 +95,54 @@ def guard(name: str, build: Callable[[], Any]) -> Any:
     except MissionGymError:
         raise
     except gym.error.UnregisteredEnv as error:
-        raise UsageError(f"unknown environment {name!r}{_suggest_name(name, error)}") from error
+        raise UsageError(_describe_unknown(name, error)) from error
     except gym.error.DependencyNotInstalled as error:
         extra = re.search(r"gymnasium\[[\w-]+\]", str(error))
         remedy = f'; run: pip install "{extra.group()}"' if extra else ""
         raise UsageError(f"{name!r} needs a package that is not installed: {error}{remedy}") from error
     except ModuleNotFoundError as error:
-        missing = error.name or str(error)
+        named = re.search(r"No module named '([\w.]+)'", str(error))
+        missing = error.name or (named[1] if named else str(error))
         raise UsageError(f"{name!r} needs the module {missing!r}, which is not installed") from error
-    except Exception as error:  # border: the user's constructor
+    except (Exception, SystemExit) as error:  # border: the user's constructor
         hint = _suggest_keyword(error, build)
         raise EnvContractError(f"building {name!r} raised {describe_user_error(error)}{hint}") from error
+
+
+def complete_reset(made: Any) -> Any:
+    """Give every layer of an environment the `reset(*, seed=None, options=None)` of Gymnasium, if it lacks an
+    argument, and return the environment."""
+    layer = made
+    while layer is not None:
+        with suppress(TypeError, ValueError):  # a builtin has no signature
+            arguments = inspect.signature(layer.reset).parameters
+            takes_all = any(each.kind is each.VAR_KEYWORD for each in arguments.values())
+            missing = {"seed", "options"} - arguments.keys()
+            if missing and not takes_all and not inspect.iscoroutinefunction(layer.reset):
+                layer.reset = MethodType(_make_reset(missing), layer)  # a copy of the layer gets its own
+        layer = layer.env if isinstance(layer, gym.Wrapper) else None
+    return made
+
+
+def _make_reset(missing: set[str]) -> Callable[..., Any]:
+    """Make a reset around that of a class, which lacks these arguments.
+
+    Without `seed`, the seed goes to the old API's seed(), or to np_random as in `gymnasium.Env.reset`.
+    """
+
+    def reset(self: Any, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        given = {"seed": seed, "options": options}
+        if "options" in missing and options:
+            name = type(self).__name__
+            raise EnvContractError(f"{name}.reset() takes no options, but got {options}; add options=None")
+        if "seed" in missing and seed is not None:
+            if callable(getattr(type(self), "seed", None)):
+                self.seed(seed)
+            elif isinstance(self, gym.Env):
+                gym.Env.reset(self.unwrapped, seed=seed)
+        return type(self).reset(self, **{name: given[name] for name in given if name not in missing})
+
+    return reset
 
 
 def describe_user_error(error: BaseException) -> str:
@@ -177,6 +216,23 @@ def name_callable(module: str) -> str:
     return f"name a callable of the module, such as {module}:make, or PettingZoo's {module}:parallel_env"
 
 
+def name_file(file: str, attribute: str) -> str:
+    """Explain how to name an environment of a Python file. attribute: its name there, or empty."""
+    path = Path(file)
+    folder = "" if path.parent == Path() else f", in the folder {path.parent}"
+    return f"give its module and a callable: {path.stem}:{attribute or _guess_callable(path)}{folder}"
+
+
+def _guess_callable(path: Path) -> str:
+    """Return the first class of a file that looks like an environment, without running it, or `make`."""
+    with suppress(OSError, SyntaxError, ValueError):
+        classes = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
+        for node in classes:
+            if {"reset", "step"} <= {getattr(part, "name", "") for part in node.body}:
+                return node.name
+    return "make"
+
+
 def nearest_id(name: str, known: Iterable[str]) -> str:
     """Like `errors.nearest`, for ids: compares them without their versions, but prefers the same version.
 
@@ -195,17 +251,32 @@ def nearest_id(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {best!r}?)"
 
 
+def find_unknown(name: str) -> str:
+    """Describe an id that Gymnasium does not know, with a suggestion; "" if it does."""
+    try:
+        gym.spec(name)
+    except gym.error.UnregisteredEnv as error:
+        return _describe_unknown(name, error)
+    return ""
+
+
+def _describe_unknown(name: str, error: Exception) -> str:
+    return f"unknown environment {name!r}{_suggest_name(name, error)}"
+
+
 def _suggest_name(name: str, error: Exception) -> str:
     """Suggest a name for an environment that Gymnasium does not know."""
     if home := name_home(name):
         return f"; {home}"
+    if (file := Path(f"{name.replace('.', '/')}.py")).is_file():
+        return f"; {file.name} is a file here: name it {name}:{_guess_callable(file)}"
     if "." in name and all(part.isidentifier() for part in name.split(".")):
         return f"; if it is a module, {name_callable(name)}"
     hint = nearest_id(name, gym.registry)
     return f"{hint}; give a registered id, module:Id or module:callable ({error})"
 
 
-def _suggest_keyword(error: Exception, build: Callable[[], Any]) -> str:
+def _suggest_keyword(error: BaseException, build: Callable[[], Any]) -> str:
     """Suggest the nearest keyword for one that the constructor does not have."""
     wrong = re.search(r"unexpected keyword argument '(\w+)'", describe(error))
     if not isinstance(error, TypeError) or wrong is None or not isinstance(build, partial):

@@ -285,8 +285,8 @@ class Drop(gym.ObservationWrapper[Any, Any, Any]):
         parts = space.spaces if isinstance(space, spaces.Dict) else {}
         for key in keys:
             if key not in parts:
-                has = f"has {', '.join(parts)}" if parts else f"is not a Dict but {space}"
-                hint = nearest(key, parts)
+                has = f"has {', '.join(map(str, parts))}" if parts else f"is not a Dict but {space}"
+                hint = nearest(key, map(str, parts))
                 raise UsageError(f"drop: there is no key {key!r}{hint}; the observation {has} [--wrap]")
         self._kept = [key for key in parts if key not in keys]
         if not self._kept:

@@ -153,6 +153,8 @@ def _explain(
         reason = "other numbers are not clearly faster"
     elif chosen.n_envs < max(each.n_envs for each in rates):
         reason = "more gain less than 5 %"
+    elif any(each.n_envs > chosen.n_envs for each in _list_fitting(facts)):
+        reason = "more need a larger rollout, with fewer updates, and gain less than 10 %"
     else:
         limit = "need a larger rollout"
         if inputs.min_steps > 1:

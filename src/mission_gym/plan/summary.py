@@ -17,6 +17,7 @@ from mission_gym.plan.setups import describe_setup, explain_overlap
 from mission_gym.vector.record import Backend
 
 _LOW_USE = 0.5  # of an accelerator
+_FEW = 8  # categories whose sizes are listed
 
 
 class RunCosts(NamedTuple):
@@ -166,13 +167,19 @@ def _describe_action(action: ActionSpec) -> str:
 
 
 def _describe_leaf(leaf: LeafSpec) -> str:
-    """The part of a leaf that is read."""
+    """The name of a leaf and the part of it that is read."""
+    return f"{leaf.name} {_describe_form(leaf)}" if leaf.name else _describe_form(leaf)
+
+
+def _describe_form(leaf: LeafSpec) -> str:
     if leaf.kind == "text":
         return f"text (first {leaf.shape[0] // 2} words or characters)"
     if leaf.kind == "sequence":
         return f"sequence (first {leaf.max_elements} elements of {leaf.num_element_features - 1} values)"
     if leaf.open_ended:
         return f"ids{list(leaf.shape)} of {max(leaf.nvec)} kinds"
+    if leaf.kind == "categories" and len(leaf.nvec) <= _FEW:
+        return f"category of {leaf.nvec[0]}" if leaf.shape == () else f"categories{list(leaf.nvec)}"
     shape = f"{leaf.kind}{list(leaf.shape)}"
     return f"{shape}, averaged over {leaf.shrink} x {leaf.shrink} pixels" if leaf.shrink > 1 else shape
 

@@ -271,7 +271,7 @@ class Tuner:
             return facts
 
     def _time_update(self, setup: LearnerSetup, threads: int) -> UpdateCost:
-        self._say(f"timing an update: {setup}, {threads} threads")
+        self._say(f"timing an update: {setup}, {threads} thread{'s' if threads > 1 else ''}")
         values = {f"compute.{name}": value for name, value in setup._asdict().items()}
         config = self._builder.settle(self._base.with_values(values | {"compute.threads": threads}, "plan"))
         seconds = self._builder.measure_update_s(config)

@@ -4,7 +4,7 @@
 `module:callable` with a Link and exchanges pickled messages over pipes. It has its own session, one thread
 per library, our import path, and its output in a bounded log. `start` starts it: on Linux `fork_server` forks
 it, and above each child a process of `subreaper` kills everything that it started when it or its parent ends,
-even by `kill -9`. `commands` starts other programs that way; `companions` are services next to environments.
+even by `kill -9`. Other programs start that way too. `companions` are services next to environments.
 Below them are `pipes` and `memory`; `machine` reads cores, memory, GPUs and versions.
 """
 

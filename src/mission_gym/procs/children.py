@@ -22,11 +22,10 @@ from mission_gym.errors import (
     WorkerTimeout,
     describe,
 )
-from mission_gym.procs.commands import end_process
 from mission_gym.procs.link import HEADER, STACK_SIGNAL
 from mission_gym.procs.memory import Region
 from mission_gym.procs.pipes import Pipes, make_pipes, wait_for_pipes
-from mission_gym.procs.start import explain_refusal, make_refusal, start_process
+from mission_gym.procs.start import end_process, explain_refusal, make_refusal, start_process
 
 _TAIL_BYTES = 16_384
 _POLL_S = 0.25  # until the end of a child is noticed whose pipe is held open

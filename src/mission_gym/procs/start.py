@@ -2,13 +2,13 @@
 
 A fork server lives from the first child to the last. It is a new interpreter with the import path, working
 directory, environment variables and cores that this process had then. After one of them has changed, a new
-fork server takes over.
+fork server takes over. Other programs start below a subreaper: nothing that they start outlives them, or us.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,9 +16,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from mission_gym.errors import ResourceRefused
+from mission_gym.errors import ResourceRefused, UsageError
 from mission_gym.names import read_path
 from mission_gym.procs import subreaper
 
@@ -29,6 +30,7 @@ FORKS = sys.platform == "linux"  # children are forked from a fork server
 MAX_FDS = 16  # descriptors of a forked child: three pipes, the control socket, shared memory
 _lock = threading.Lock()
 _newest: list[_ForkServer] = []
+_END_S = 5.0  # for a subreaper to kill everything below it
 
 
 def start_process(target: str, regions: Sequence[int]) -> subprocess.Popen[bytes] | ForkedProcess:
@@ -40,7 +42,7 @@ def start_process(target: str, regions: Sequence[int]) -> subprocess.Popen[bytes
     return _run(script, regions, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
 
 
-@contextlib.contextmanager
+@contextmanager
 def explain_refusal() -> Iterator[None]:
     """Raise ResourceRefused if the system refuses a process, a thread or a pipe in the `with` block."""
     try:
@@ -55,7 +57,7 @@ def make_refusal(error: Exception) -> ResourceRefused:
     return ResourceRefused(f"the system refuses another process or thread ({error}); {remedy}")
 
 
-@contextlib.contextmanager
+@contextmanager
 def hold_fork_server(target: str | None) -> Iterator[None]:
     """Start importing the code of future children, and keep it between one child and the next. None: do
     nothing."""
@@ -95,7 +97,7 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         """Return the exit code if the child and all its descendants have ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             self.wait(0.0)
         return self.returncode
 
@@ -129,7 +131,7 @@ class ForkedProcess:
 
     def terminate(self) -> None:
         """Ask the subreaper to end the child and its descendants."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._control.send(b".", socket.MSG_NOSIGNAL)
 
     def kill(self) -> None:
@@ -199,7 +201,7 @@ def _request_fork(target: str, fds: Sequence[int]) -> _ForkServer:
     with _lock:
         for server in _newest:
             if server.num_users and server.surroundings == surroundings:
-                with contextlib.suppress(OSError):  # it was killed
+                with suppress(OSError):  # it was killed
                     return server.request(target, fds)
         _newest[:] = [_ForkServer(surroundings)]
         return _newest[0].request(target, fds)
@@ -224,3 +226,60 @@ def _run(script: str, fds: Sequence[int], **streams: Any) -> subprocess.Popen[by
 def _pipe() -> tuple[Any, Any]:
     read_fd, write_fd = os.pipe()
     return open(read_fd, "rb", buffering=0), open(write_fd, "wb", buffering=0)
+
+
+def start_command(
+    words: Sequence[str],
+    *,
+    folder: str = "",
+    separate_stderr: bool = True,
+    variables: dict[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a command. folder: is removed when the command ends, even if we are killed. separate_stderr:
+    stderr has its own pipe; otherwise stdout's pipe has both. variables: additional environment variables."""
+    program = shutil.which(words[0])
+    if program is None:
+        raise UsageError(f"there is no program {words[0]!r} (looked for in PATH, from {os.getcwd()})")
+    argv = [program, *words[1:]]
+    if hasattr(os, "fork"):
+        script = (
+            f"import sys; sys.path[:] = {read_path(added=False)!r}\n"
+            f"{make_subreaper_code(f'{os.getpid()}, folder={folder!r}')}\n"
+            "signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"  # Python ignores it, and that is inherited
+            f"os.execv({program!r}, {argv!r})"
+        )
+        argv = [sys.executable, "-I", "-S", "-c", script]
+    return subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if separate_stderr else subprocess.STDOUT,
+        bufsize=0,
+        env=os.environ | (variables or {}),
+        start_new_session=True,
+    )
+
+
+def end_process(process: Any, grace_s: float) -> bool:
+    """End a Popen or ForkedProcess with all its descendants.
+
+    grace_s: time to end by itself after its input was closed. Returns whether it did.
+    """
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    if grace_s:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+    ended_by_itself = process.poll() is not None
+    if not hasattr(os, "fork"):  # there is no subreaper
+        from mission_gym.procs.children import ProcessTree
+
+        ProcessTree(process.pid).end()
+    process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:  # something can't be killed, or the subreaper was stopped
+        process.kill()
+        process.wait()
+    return ended_by_itself

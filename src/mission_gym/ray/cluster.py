@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 from mission_gym.errors import UsageError, WorkerDied
 from mission_gym.names import is_in_run
-from mission_gym.procs.commands import end_process, start_command
 from mission_gym.procs.machine import free_memory_bytes, usable_cores
+from mission_gym.procs.start import end_process, start_command
 
 _START_S = 120.0  # a cold start of Ray's processes on a busy machine
 _REACH_S = 5.0

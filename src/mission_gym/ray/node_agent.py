@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from mission_gym.procs.commands import end_process, start_command
+from mission_gym.procs.start import end_process, start_command
 from mission_gym.ray.cluster import node_versions
 from mission_gym.store import RUN_FILE, lock
 from mission_gym.store.groups import read_announced

@@ -3,6 +3,6 @@ loads torch.
 
 From the bottom up: `formats` (numbers as text), `charts` (SVG), `documents` (run directories -> plain
 values), `tables` (plain values -> rich), `timeline` (where the time went), `scaling` (the plans of `tune`),
-`terminal` (a run's events -> rich), `pages` (templates and panels), `groups` and `sweeps` (several runs),
-`html` (the report). `screen` prints them; `dashboard` serves them.
+`terminal` (a run's events -> rich), `overview` (`watch --terminal`), `pages` (templates and panels),
+`groups` and `sweeps` (several runs), `html` (the report). `screen` prints them; `dashboard` serves them.
 """

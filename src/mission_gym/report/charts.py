@@ -15,6 +15,8 @@ Points = Sequence[tuple[float, float]]
 Band = Sequence[tuple[float, float, float]]  # x, lower and upper bound
 Marks = Sequence[tuple[float, float, float, float]]  # x, y, lower and upper bound of y
 NUM_COLORS = 8
+# The colours of outcomes: green for the main one, then warm ones; as in dashboard/static/chart.js.
+_OUTCOME_COLORS = (2, 1, 4, 5, 3, 7, 6, 0)
 _WIDTH, _HEIGHT = 560, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 22, 14, 34
 _LINE = 13  # height of a line of text
@@ -33,12 +35,14 @@ def draw_curves(
     marks: Mapping[str, Marks] | None = None,
     levels: Mapping[str, float] | None = None,
     beginnings: Sequence[tuple[float, str]] = (),
+    names: Sequence[str] = (),
+    colors: Mapping[str, int] | None = None,
 ) -> Markup:
     """A chart over steps; empty without data.
 
     span: the least range of the y axis, such as 0 to 100 for percent. bands: bounds of a series. marks:
     series of points with intervals. levels: dashed lines by name. beginnings: vertical lines with a label
-    each.
+    each. names: of the x values 0, 1, ..., in place of steps. colors: by name, in place of their order.
     """
     series, marks = _drop_empty(series), _drop_empty(marks or {})
     if not series and not marks:
@@ -46,17 +50,30 @@ def draw_curves(
     bands = {name: band for name, band in (bands or {}).items() if name in series}
     levels = {name: value for name, value in (levels or {}).items() if math.isfinite(value)}
     rows = [row for rows in (*series.values(), *marks.values(), *bands.values()) for row in rows]
-    plot = _Plot((0.0, max(row[0] for row in rows) or 1.0), [
+    xs = (-0.5, len(names) - 0.5) if names else (0.0, max(row[0] for row in rows) or 1.0)
+    plot = _Plot(xs, [
         *(y for row in rows for y in row[1:]), *levels.values(), *(span or ()),
     ])  # fmt: skip
-    plot.draw_axes([(tick, show_tick(tick)) for tick in find_ticks(0.0, plot.x_high)], unit)
+    ticks: list[tuple[float, str]] = [*enumerate(names)] or [
+        (tick, show_tick(tick)) for tick in find_ticks(0.0, plot.x_high)
+    ]
+    plot.draw_axes(ticks, unit)
     plot.draw_levels(levels)
     plot.draw_beginnings(beginnings)
-    for number, (name, points) in enumerate(series.items()):
-        plot.draw_line(f"c{number % NUM_COLORS}", points, bands.get(name, ()))
-    for number, each in enumerate(marks.values(), len(series)):
-        plot.draw_marks(f"c{number % NUM_COLORS}", each)
-    return _make_figure(title, plot.parts, names=[*series, *marks])
+    numbers = dict(enumerate([*series, *marks]))
+    shades = [f"c{(colors or {}).get(name, number) % NUM_COLORS}" for number, name in numbers.items()]
+    for shade, (name, points) in zip(shades, series.items(), strict=False):
+        plot.draw_line(shade, points, bands.get(name, ()))
+    for shade, each in zip(shades[len(series) :], marks.values(), strict=True):
+        plot.draw_marks(shade, each)
+    return _make_figure(title, plot.parts, names=list(numbers.values()), shades=shades)
+
+
+def color_outcomes(names: Sequence[str], main: str | None) -> dict[str, int]:
+    """The colour of each outcome, in the order of a legend: the main one first."""
+    ordered = [name for name in names if name == main] + [name for name in names if name != main]
+    first = 0 if main in names else 1
+    return {name: _OUTCOME_COLORS[(place + first) % NUM_COLORS] for place, name in enumerate(ordered)}
 
 
 def draw_points(title: str, points: Points, *, is_log: bool, names: Sequence[str] = ()) -> Markup:
@@ -160,11 +177,17 @@ def _draw_text(x: float, y: float, text: str, anchor: str = "start", kind: str =
 
 
 def _make_figure(
-    title: str, parts: Sequence[str], *, names: Sequence[str] = (), height: int = _HEIGHT
+    title: str,
+    parts: Sequence[str],
+    *,
+    names: Sequence[str] = (),
+    shades: Sequence[str] = (),
+    height: int = _HEIGHT,
 ) -> Markup:
-    """A titled figure with a legend, if there are several names."""
+    """A titled figure with a legend, if there are several names. shades: the classes of their colours."""
     entries = (
-        f'<li><i class="dot c{k % NUM_COLORS}"></i>{escape(name)}</li>' for k, name in enumerate(names)
+        f'<li><i class="dot {shade}"></i>{escape(name)}</li>'
+        for name, shade in zip(names, shades, strict=True)
     )
     legend = f'<ul class="legend">{"".join(entries)}</ul>' if len(names) > 1 else ""
     head = f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(title)}">'

@@ -22,8 +22,11 @@ from mission_gym.store.rundir import Lineage, RunDir, View, list_fields, read_li
 from mission_gym.store.tables import MetricsLog
 
 Say = Callable[[str], None]
-_CONFIG_PATHS = {"env_id": "env.env_id", "notes": "run.notes"}
 _LIST_PATHS = {"env_id": "env.env_id", "algo": "run.algo", "seed": "run.seed"}
+_CONFIG_PATHS = _LIST_PATHS | {"notes": "run.notes"}
+_BEST_KEYS = (
+    "step", "episodes", "return_mean", "return_low", "return_high", "confirmed", "chosen_from"
+)  # fmt: skip
 _EVAL_KEYS = ("step", "suite", "mode", "episodes", "return_mean", "return_low", "return_high", "outcomes")
 
 
@@ -93,9 +96,10 @@ def describe_run_fully(run: RunDir, say: Say) -> dict[str, Any]:
 
 
 def best_evaluation(run: RunDir, say: Say = lambda text: None) -> dict[str, Any] | None:
-    """The evaluation that ranks first, over all its episodes; None without any. say: see `read_evals`."""
+    """The evaluation that ranks first, with the number of those it was chosen from; None without any. After a
+    confirmation its results are of the further episodes alone. say: see `read_evals`."""
     ranked = rank_best(run, warn=say)
-    return ranked[0] if ranked else None
+    return ranked[0] | {"chosen_from": len(ranked)} if ranked else None
 
 
 def unique_names(runs: Sequence[RunDir]) -> list[str]:
@@ -111,14 +115,23 @@ def unique_names(runs: Sequence[RunDir]) -> list[str]:
 
 
 def compare_runs(runs: list[RunDir], say: Say) -> dict[str, Any]:
-    """The document of `runs compare`: results, and the config fields that differ, `n/a` in runs without them.
-    say: reports evaluations that can't be read."""
+    """The document of `runs compare`: results, and the config fields that differ, `n/a` in runs without them;
+    those of an algorithm that not all runs have are apart. say: reports evaluations that can't be read."""
     rows = []
     for run, name in zip(runs, unique_names(runs), strict=True):
-        best = _pick(best_evaluation(run, say) or {}, ("step", "return_mean", "return_low", "return_high"))
+        found = best_evaluation(run, say) or {}
+        best = _pick(found, _BEST_KEYS) | {"outcomes": found.get("outcomes") or {}}
         rows.append(describe_run(run) | {"name": name, "best": best})
     configs = [{path: each.value for path, each in _read_config(run).items()} for run in runs]
-    return {"runs": rows, "differences": find_differences(configs)}
+    differences = find_differences(configs)
+    sections = {str(config.get("run.algo")) for config in configs}
+    others = {  # the settings of an algorithm that not all runs have
+        path: values
+        for path, values in differences.items()
+        if path.partition(".")[0] in sections and MISSING in values
+    }
+    shared = {path: values for path, values in differences.items() if path not in others}
+    return {"runs": rows, "differences": shared, "of_one_algorithm": others}
 
 
 def find_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

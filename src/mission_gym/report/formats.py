@@ -29,6 +29,11 @@ def show_count(value: float | None) -> str:
     return f"{value:,.0f}" if _is_known(value) else MISSING
 
 
+def show_amount(count: int, noun: str) -> str:
+    """A count with its noun: 1 run, 2 runs."""
+    return f"{show_count(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def show_rate(value: float | None) -> str:
     """A share of 1 in percent."""
     return f"{100 * value:.0f} %" if _is_known(value) else MISSING

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 from jinja2 import Environment
@@ -24,7 +25,7 @@ from mission_gym.intervals import (
 )
 from mission_gym.report.charts import draw_curves
 from mission_gym.report.documents import Say, find_differences
-from mission_gym.report.formats import MISSING, show_count, show_number, show_rate, show_value
+from mission_gym.report.formats import MISSING, show_amount, show_count, show_number, show_rate, show_value
 from mission_gym.report.pages import make_file, make_templates
 from mission_gym.report.tables import STATE_STYLES, count_states, make_pairs, make_table, show_seeds
 from mission_gym.store.evals import CurvePoint, read_curve, read_last_return
@@ -122,14 +123,16 @@ def show_counts(rows: Sequence[Document]) -> str:
 
 
 def describe_group(group: GroupDir) -> dict[str, Any]:
-    """The contents of group.json, and the training curve over its runs."""
+    """The contents of group.json, and the training curve over its runs: `estimate` is the mean, from
+    `MIN_VALUES` runs on the interquartile mean, with its interval."""
     record = group.read()
     # One curve over different jobs would be meaningless.
     is_one = len({job.request.variant for job in group.read_jobs().values()}) == 1
     runs = [RunDir(Path(path)) for path in record.runs] if is_one else []
     band = compute_band(_read_curves(runs, lambda point: point.step))
     points = [
-        {"step": round(point.x), "iqm": point.mean, "low": point.low, "high": point.high} for point in band
+        {"step": round(point.x), "estimate": point.mean, "low": point.low, "high": point.high}
+        for point in band
     ]
     return record.model_dump() | {"path": str(group.path), "curve": points}
 
@@ -138,7 +141,7 @@ def view_group(document: Document) -> RenderableType:
     """The result of a group: its estimate, its variants, the curve with its band, the best run."""
     variants = document.get("variants") or {}
     seeds = sum(each["seeds"] for each in variants.values())
-    whole = f"{show_seeds(document)}; last evaluations of {seeds} runs"
+    whole = f"{show_seeds(document)}; last evaluations of {show_amount(seeds, 'run')}"
     if document["iqm"] is None and variants:
         whole = "per job, since their environments differ"
     rows = [("group", document["path"]), ("return", whole)]
@@ -154,7 +157,7 @@ def view_group(document: Document) -> RenderableType:
             bounds = MISSING
             if point["low"] is not None:
                 bounds = f"{show_number(point['low'])} to {show_number(point['high'])}"
-            table.add_row(show_count(point["step"]), show_number(point["iqm"]), bounds)
+            table.add_row(show_count(point["step"]), show_number(point["estimate"]), bounds)
         views += [Text(), table]
     return Group(*views)
 
@@ -211,15 +214,21 @@ def compare_groups(sets: Sequence[RunSet], say: Say = lambda text: None) -> dict
         )
         returns.append([value for values in strata.values() for value in values])
     improvements = [
-        {
-            "of": each.name,
-            "over": sets[0].name,
-            "probability": compute_improvement(own, returns[0]),
-            "p_value": compare_means(own, returns[0]),
-        }
+        {"of": each.name, "over": sets[0].name} | _compare(own, returns[0], len(sets) - 1)
         for each, own in zip(sets[1:], returns[1:], strict=True)
     ]
     return {"groups": rows, "improvement": improvements, "differences": find_differences(configs)}
+
+
+def _compare(ours: Sequence[float], theirs: Sequence[float], num_comparisons: int) -> dict[str, float | None]:
+    """One of several comparisons with the same group. Bonferroni: of equal groups, at least one is called
+    better or worse in at most 5 % of documents."""
+    p_value = compare_means(ours, theirs)
+    return {
+        "probability": compute_improvement(ours, theirs),
+        "difference": mean(ours) - mean(theirs) if ours and theirs else None,
+        "p_value": None if p_value is None else min(1.0, num_comparisons * p_value),
+    }
 
 
 def _read_values(runs: Sequence[RunDir]) -> dict[str, Any]:
@@ -258,7 +267,7 @@ def view_group_comparison(document: Document) -> RenderableType:
 
 
 def show_comparison(found: Document) -> str:
-    """Whether the means differ, by an exact permutation test, and the share of pairs that are better."""
+    """Whether the means differ, by a permutation test, and the share of pairs that are higher."""
     p_value = found["p_value"]
     if found["probability"] is None:
         return MISSING
@@ -266,7 +275,7 @@ def show_comparison(found: Document) -> str:
         return f"too few seeds: a comparison needs {MIN_SEEDS} on each side"
     word = "no difference shown"
     if p_value < LEVEL:
-        word = "better" if found["probability"] > 0.5 else "worse"
+        word = "better" if found["difference"] > 0 else "worse"
     return f"{word}: p = {p_value:.2g}, higher in {show_rate(found['probability'])} of pairs"
 
 
@@ -285,14 +294,17 @@ def make_group_html(title: str, document: Document) -> str:
     return make_file(title, render_groups(make_templates(), document))
 
 
-def render_groups(templates: Environment, document: Document) -> str:
+def render_groups(
+    templates: Environment, document: Document, *, title: str = "Groups", with_charts: bool = True
+) -> str:
     """A comparison as a part of a page: estimates, curves with bands, and differences."""
     charts = [
         _draw_bands("return by steps", document, "by_step"),
         _draw_bands("return by seconds of training", document, "by_time"),
     ]
+    charts = charts if with_charts else []
     return templates.get_template("panels/groups.html").render(
-        document, charts=charts, show_seeds=show_seeds, show_comparison=show_comparison
+        document, title=title, charts=charts, show_seeds=show_seeds, show_comparison=show_comparison
     )
 
 

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 from jinja2 import Environment
 from markupsafe import Markup
 
-from mission_gym.report.charts import Points, draw_curves
-from mission_gym.report.documents import compare_runs, unique_names
-from mission_gym.report.formats import show_count
+from mission_gym.report.charts import Points, color_outcomes, draw_curves
+from mission_gym.report.documents import best_evaluation, compare_runs, unique_names
+from mission_gym.report.formats import show_amount, show_count
 from mission_gym.report.groups import RunSet, compare_groups, render_groups
 from mission_gym.report.pages import describe_panels, list_videos, make_templates, render_panels
 from mission_gym.report.sweeps import render_sweep
+from mission_gym.report.tables import show_choice, show_interval, show_outcome
 from mission_gym.store.evals import SELECT, read_baselines, read_evals
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
@@ -58,8 +59,13 @@ def make_html(
     templates = make_templates()
     if len(runs) == 1:
         title, comparison, charts = runs[0].name, "", _draw_charts(runs[0], streams[0])
+        verdict = verdict or _describe_result(runs[0])
     else:
-        title = f"{groups[0].name}, {len(runs)} runs" if len(groups) == 1 else f"{len(runs)} runs"
+        title = (
+            f"{groups[0].name}, {show_amount(len(runs), 'run')}"
+            if len(groups) == 1
+            else show_amount(len(runs), "run")
+        )
         document = compare_runs(list(runs), lambda text: None)
         comparison = templates.get_template("panels/compare.html").render(document, num_left_out=0)
         charts = _draw_comparison(dict(zip(names, streams, strict=True)))
@@ -70,6 +76,7 @@ def make_html(
         sweeps=Markup("").join(Markup(render_sweep(templates, each)) for each in sweeps),
         groups=render_groups(templates, compare_groups(groups)) if groups else "",
         charts=charts,
+        diagnostics=_draw_diagnostics(streams[0]) if len(runs) == 1 else [],
         results=results or {},
         num_episodes=min((result["episodes"] for result in (results or {}).values()), default=0),
         videos=[(video.caption, _embed(video.path)) for video in chosen],
@@ -88,8 +95,32 @@ def _describe(run: RunDir, name: str, rows: Sequence[Row], templates: Environmen
     return {
         "name": name,
         "head": f"{show_count(status.get('step'))} steps, {status.get('state')}: {cause}",
+        "about": render_panels(templates, {"about": panels["about"]})["about"],
         "panels": render_panels(templates, {each: panels[each] for each in _PANELS}),
     }
+
+
+def _describe_result(run: RunDir) -> str:
+    """The best evaluation of a run."""
+    best = best_evaluation(run)
+    if best is None:
+        return "not evaluated"
+    outcomes = (best.get("outcomes") or {}).items()
+    rates = [f", {name} {show_outcome(rate)}" for name, rate in outcomes if rate["rate"]]
+    shown = f"return {show_interval(best, 'return')}{''.join(rates)}"
+    return f"best evaluation: {shown} at step {show_count(best['step'])}{show_choice(best)}"
+
+
+def _draw_diagnostics(rows: Sequence[Row]) -> list[Markup]:
+    """The metrics of the learner that change."""
+    progress = [row for row in rows if row["event"] == "progress"]
+    keys = dict.fromkeys(key for row in progress for key in row if key.startswith("train/"))
+    curves = {key: _pick(progress, key) for key in keys}
+    return [
+        draw_curves(key.removeprefix("train/").replace("_", " "), {key: curve})
+        for key, curve in curves.items()
+        if len({value for _, value in curve}) > 1
+    ]
 
 
 def _draw_charts(run: RunDir, rows: Sequence[Row]) -> list[Markup]:
@@ -100,8 +131,12 @@ def _draw_charts(run: RunDir, rows: Sequence[Row]) -> list[Markup]:
     returns = [
         _mark(each["step"], [each.get(f"return_{key}") for key in ("mean", "low", "high")]) for each in evals
     ]
-    keys = dict.fromkeys(key for row in progress for key in row if key.startswith("outcome/"))
-    names = [key.removeprefix("outcome/") for key in keys]
+    keys = sorted({key for row in progress for key in row if key.startswith("outcome/")})
+    declared = run.read_status().get("outcomes") or {}
+    known = list(dict.fromkeys([*declared, *(key.removeprefix("outcome/") for key in keys)]))
+    main: str | None = next((row["main_outcome"] for row in rows if "main_outcome" in row), None)
+    colors = color_outcomes(known, main)
+    names = list(colors)
     rates = {
         name: [
             _mark(each["step"], [rate[key] for key in ("rate", "low", "high")], 100.0)
@@ -115,6 +150,8 @@ def _draw_charts(run: RunDir, rows: Sequence[Row]) -> list[Markup]:
     }
     draw = partial(draw_curves, beginnings=_list_stages(rows))
     draw_percent = partial(draw, unit=" %", span=(0.0, 100.0))
+    terms = sorted({key for row in progress for key in row if key.startswith("reward_share/")})
+    shares = {key.removeprefix("reward_share/"): _pick(progress, key, 100.0) for key in terms}
     in_training = {name: _pick(progress, f"outcome/{name}", 100.0) for name in names}
     expected = {} if predicted is None else {"predicted": predicted}
     return [
@@ -124,8 +161,9 @@ def _draw_charts(run: RunDir, rows: Sequence[Row]) -> list[Markup]:
             marks={"evaluation, 95 %": returns},
             levels=levels,
         ),
-        draw_percent("outcomes in training", in_training),
-        draw_percent("outcomes in evaluations, 95 %", {}, marks=rates),
+        draw_percent("outcomes in training", in_training, colors=colors),
+        draw_percent("outcomes in evaluations, 95 %", {}, marks=rates, colors=colors),
+        draw_percent("shares of the reward", shares),
         draw("steps/s", {"rate": _compute_rates(progress)}, span=(0.0, 1.0), levels=expected),
     ]
 

@@ -9,6 +9,7 @@ import csv
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from mission_gym.report.formats import (
     show_value,
 )
 from mission_gym.report.scaling import Guide, make_guide
-from mission_gym.report.tables import list_verdict, show_interval, show_outcome
+from mission_gym.report.tables import list_verdict, show_choice, show_interval, show_outcome, show_unseen
 from mission_gym.report.terminal import find_callable, list_next_commands
 from mission_gym.report.timeline import check_time, list_machine, list_phases, sum_phases
 from mission_gym.store.files import read_json, read_tail
@@ -53,7 +54,7 @@ def make_templates() -> Environment:
     )
     templates.filters |= {
         "count": show_count, "number": show_number, "rate": show_rate, "duration": show_duration,
-        "value": show_value, "outcome": show_outcome,
+        "value": show_value, "outcome": show_outcome, "choice": show_choice, "unseen": show_unseen,
         "interval": lambda result: show_interval(result, "return"),
     }  # fmt: skip
     return templates
@@ -94,6 +95,7 @@ def describe_panels(
         "time": _describe_phases(sum_phases(rows, whole_s)) | {"is_estimate": whole_s is not None},
         "timeline": lanes,
         "episodes": {"episodes": read_episodes(run)},
+        "about": {"facts": _describe_about(run, document)},
         "failed": _describe_failed(run, document),
         "failures": _describe_failures(run, document, problems),
         "videos": {"videos": list_videos(run)},
@@ -103,6 +105,25 @@ def describe_panels(
         "lineage": {key: document.get(key) for key in ("parent", "parent_step", "notes", "checkpoints")},
         "log": {"lines": _read_lines(run.log_txt)},
     }
+
+
+def _describe_about(run: RunDir, document: Row) -> list[tuple[str, str]]:
+    """The facts that identify a run, for its header."""
+    created = document.get("created")
+    try:
+        machine = read_json(run.plan_json)["versions"].get("machine")
+    except (MissionGymError, KeyError, TypeError, AttributeError):
+        machine = None
+    facts = {
+        "environment": document.get("env_id"),
+        "algorithm": document.get("algo"),
+        "seed": document.get("seed"),
+        "started": f"{datetime.fromtimestamp(created):%Y-%m-%d %H:%M}" if created else None,
+        "machine": machine,
+        "branch of": document.get("parent"),
+        "notes": document.get("notes"),
+    }
+    return [(name, show_value(value)) for name, value in facts.items() if value not in (None, "")]
 
 
 def render_panels(templates: Environment, panels: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -150,7 +171,8 @@ def _describe_evals(document: Row) -> dict[str, Any]:
     """Evaluations, the latest first; `best` is the index of the best checkpoint's."""
     evals = sorted(document.get("evals") or [], key=lambda result: (-result["step"], result["suite"] or ""))
     best = (place for place, result in enumerate(evals) if result["step"] == document["best_step"])
-    return {"evals": evals, "best": next(best, None)}
+    is_alive = document.get("state") in ("starting", "running")
+    return {"evals": evals, "best": next(best, None), "is_alive": is_alive}
 
 
 def _describe_phases(document: Row) -> dict[str, Any]:

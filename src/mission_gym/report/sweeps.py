@@ -17,7 +17,7 @@ from mission_gym.report.pages import make_file, make_templates
 from mission_gym.report.tables import make_pairs, make_table
 from mission_gym.store.groups import GroupDir
 from mission_gym.store.rundir import RunDir
-from mission_gym.store.sweeps import BEST, DEFAULT, is_retest, name_retest, read_sweep
+from mission_gym.store.sweeps import BEST, DEFAULT, is_retest, label_trial, name_retest, read_sweep
 
 Document = Mapping[str, Any]
 _NUM_TRIALS = 60  # rows of a table
@@ -139,12 +139,14 @@ def _draw_history(scored: list[Document]) -> Markup:
 
 def _draw_retest(document: Document) -> Markup:
     """Each setting that was trained again, with the range of its seeds."""
-    marks = {}
-    for place, each in enumerate(document["candidates"], 1):
-        if each["scores"]:
-            name = DEFAULT if each["source"] == DEFAULT else f"trial {each['trial']}"
-            marks[name] = [(float(place), each["mean"], min(each["scores"]), max(each["scores"]))]
-    return draw_curves(f"{document['question']['measure']} on fresh seeds: mean and range", {}, marks=marks)
+    scored = [each for each in document["candidates"] if each["scores"]]
+    names = [label_trial(each["trial"], each["source"]) for each in scored]
+    marks = {
+        name: [(place, each["mean"], min(each["scores"]), max(each["scores"]))]
+        for place, (name, each) in enumerate(zip(names, scored, strict=True))
+    }
+    title = f"{document['question']['measure']} on fresh seeds: mean and range"
+    return draw_curves(title, {}, marks=marks, names=names)
 
 
 def _draw_slice(scored: list[Document], axis: Document) -> Markup:

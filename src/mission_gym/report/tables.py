@@ -14,16 +14,16 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from mission_gym.intervals import MIN_SEEDS, MIN_VALUES
+from mission_gym.intervals import LEVEL, MIN_SEEDS, MIN_VALUES, bound_unseen
 from mission_gym.report.formats import (
     MISSING,
     show_age,
     show_count,
-    show_duration,
     show_number,
     show_rate,
     show_value,
 )
+from mission_gym.report.whole_table import make_table as make_table
 from mission_gym.store.groups import State
 
 Document = Mapping[str, Any]
@@ -32,9 +32,6 @@ STATE_STYLES = {
     "failed": "bold red", "damaged": "red", "refused": "red",
 }  # fmt: skip
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "ok": "green"}
-_SILENT_S = 30.0  # without a heartbeat of a live run
-_LIVE = ("starting", "running")
-_NUM_GROUPS = 5  # the newest
 
 
 def make_pairs(rows: Sequence[tuple[str, ...]]) -> Table:
@@ -45,14 +42,6 @@ def make_pairs(rows: Sequence[tuple[str, ...]]) -> Table:
         table.add_column(style=style, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    return table
-
-
-def make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
-    """An empty table without frames; the columns in `numbers` are aligned to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     return table
 
 
@@ -121,58 +110,6 @@ def _show_best(row: Document) -> str:
     return show_number(row["best_return"]) if row["best_outcome"] is None else show_rate(row["best_outcome"])
 
 
-def view_overview(
-    rows: Sequence[Document], groups: Sequence[Document], folder: str, now: float, num_rows: int
-) -> RenderableType:
-    """`watch --terminal`: the live runs, then the newest, as many as fit; and the newest groups."""
-    live = [row for row in rows if row["state"] in _LIVE]
-    rest = [row for row in rows if row["state"] not in _LIVE]
-    rest.sort(key=lambda row: -(row["created"] or 0.0))
-    shown = [*live, *rest][: max(3, num_rows - min(len(groups), _NUM_GROUPS))]
-    numbers = ("steps", "done", "return", "steps/s", "time left")
-    table = make_table("run", "state", *numbers, "outcome", numbers=numbers)
-    for row in shown:
-        table.add_row(*_make_cells(row, now))
-    pace = sum(row["now_fps"] or row["fps"] or 0.0 for row in live)
-    head = f"{folder}: {len(rows):,} runs, {len(live)} running at {pace:,.0f} steps/s"
-    left = len(rows) - len(shown)
-    views: list[RenderableType] = [Text(head, style="bold"), table]
-    views += [Text(f"{left:,} more", style="dim")] if left else []
-    newest = sorted(groups, key=lambda group: -(group["created"] or 0.0))
-    views += [Text(_show_group(group), style="dim") for group in newest[:_NUM_GROUPS]]
-    return Group(*views)
-
-
-def _make_cells(row: Document, now: float) -> list[str | Text]:
-    state = row["state"] or MISSING
-    is_live = state in _LIVE
-    if is_live and now - (row["heartbeat"] or now) > _SILENT_S:
-        state = "silent"
-    total, step = row["total"], row["step"]
-    outcomes = row["outcomes"] or {}
-    name = row["main"] if row["main"] in outcomes else next(iter(outcomes), None)
-    words = row["phase"] or state if is_live and state != "silent" else state
-    return [
-        row["name"],
-        Text(words, style=STATE_STYLES.get(state, "")),
-        show_count(step),
-        show_rate(step / total if total and step is not None else None),
-        show_number(row["return_mean"]),
-        show_count(row["now_fps"] or row["fps"]),
-        show_duration(row["eta_s"]) if is_live else "",
-        "" if name is None else f"{name} {show_rate(outcomes[name])}",
-    ]
-
-
-def _show_group(group: Document) -> str:
-    """A group in one line: its jobs by state, and its result."""
-    if group["problem"]:
-        return f"group {group['name']}: {group['problem']}"
-    counts = count_states([job["state"] for job in group["jobs"]]) or f"{len(group['runs'])} runs"
-    result = "" if group["iqm"] is None else f"; {show_seeds(group)}"
-    return f"group {group['name']} ({group['kind']}): {counts}{result}"
-
-
 def count_states(states: Sequence[str]) -> str:
     """The number of jobs in each state."""
     return ", ".join(f"{states.count(state)} {state}" for state in get_args(State) if state in states)
@@ -209,6 +146,14 @@ def show_confirmed(episodes: int | None) -> str:
     return f", confirmed on {show_count(episodes)} more episodes" if episodes else ""
 
 
+def show_choice(best: Document) -> str:
+    """How the best evaluation was chosen, as the end of a sentence: the highest of several is a lucky one,
+    unless further episodes confirmed it."""
+    if best.get("confirmed") or (best.get("chosen_from") or 1) < 2:
+        return show_confirmed(best.get("confirmed"))
+    return f", the highest of {best['chosen_from']} evaluations and so too high on average"
+
+
 def view_run(document: Document) -> RenderableType:
     """`runs show`."""
     state = document["state"] or MISSING
@@ -217,6 +162,7 @@ def view_run(document: Document) -> RenderableType:
         ("run", document["name"]),
         ("path", document["path"]),
         ("environment", show_value(document["env_id"] or MISSING)),
+        ("algorithm", f"{document['algo'] or MISSING}, seed {show_value(document['seed'])}"),
         ("state", f"{state}: {document['cause']}" if document["cause"] else state),
         ("steps", f"{show_count(document['step'])}{of_total}"),
         *list_stage(document),
@@ -242,7 +188,9 @@ def view_run(document: Document) -> RenderableType:
         for result in document["evals"]:
             counts = show_count(result["step"]), result["suite"], show_count(result["episodes"])
             table.add_row(*counts, show_interval(result, "return"))
-        views += [Text(), table]
+        fewest = min(result["episodes"] for result in document["evals"])
+        note = f"95 % intervals; with {show_count(fewest)} episodes, {show_unseen(fewest)}"
+        views += [Text(), table, Text(note, style="dim")]
     return Group(*views)
 
 
@@ -270,10 +218,16 @@ def view_comparison(document: Document) -> RenderableType:
     table.add_row("steps", *(show_count(run["step"]) for run in runs))
     table.add_row("steps/s", *(show_count(run["fps"]) for run in runs))
     table.add_row("return", *(show_number(run["return_mean"]) for run in runs))
-    table.add_row("best evaluation", *(show_interval(run["best"], "return") for run in runs))
+    chosen = (f"{show_interval(run['best'], 'return')}{show_choice(run['best'])}" for run in runs)
+    table.add_row("best evaluation", *chosen)
     table.add_row("at step", *(show_count(run["best"]["step"]) for run in runs))
+    _add_outcomes(table, [run["best"]["outcomes"] for run in runs])
     for path, values in document["differences"].items():
         table.add_row(path, *(show_value(value) for value in values))
+    if others := document["of_one_algorithm"]:
+        sections = sorted({path.partition(".")[0] for path in others})
+        note = f"{len(others)} settings of {' and '.join(sections)} are left out; --json has them"
+        return Group(table, Text(note, style="dim"))
     return table
 
 
@@ -315,6 +269,11 @@ def show_interval(result: Document, name: str) -> str:
     return f"{show_number(mean)} ({why})"
 
 
+def show_unseen(episodes: int) -> str:
+    """The limit of every interval of that many episodes: it covers the kinds of episodes that were played."""
+    return f"events in under {show_rate(bound_unseen(episodes, LEVEL))} of episodes may be unseen"
+
+
 def show_outcome(rate: Document) -> str:
     """A rate with its 95 % interval, if it has one."""
     bounds = f" ({show_rate(rate['low'])} to {show_rate(rate['high'])})" if rate["low"] is not None else ""
@@ -351,7 +310,7 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
     metrics = [result.get("metrics", {}) for result in documents]
     for name in dict.fromkeys(name for each in metrics for name in each):
         found = [each.get(name) for each in metrics]
-        cells = ({f"x_{part}": value for part, value in (each or {}).items()} for each in found)
+        cells = (each and {f"x_{key}": value for key, value in each.items()} | dict(each) for each in found)
         table.add_row(name, *(show_interval(each, "x") if each else MISSING for each in cells))
     for kind in dict.fromkeys(kind for result in documents for kind in result.get("agents", {})):
         types = [result.get("agents", {}).get(kind) for result in documents]
@@ -359,7 +318,8 @@ def view_results(results: Mapping[str, Document]) -> RenderableType:
         table.add_row(f"return of one {kind}", *shown)
         _add_outcomes(table, [each["outcomes"] if each else {} for each in types], f"{kind} ")
     episodes = min(result["episodes"] for result in documents)
-    caption = f"{show_count(episodes)} episodes each, seeds of the report suite, 95 % intervals"
+    caption = f"{show_count(episodes)} episodes each, seeds of the report suite, 95 % intervals; "
+    caption += show_unseen(episodes)
     if failed := sum(result.get("failed", 0) for result in documents):
         caption += f"; {show_count(failed)} episodes failed and are not counted"
     return Group(table, Text(caption, style="dim"))

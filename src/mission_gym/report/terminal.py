@@ -6,13 +6,14 @@ of the progress line.
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from mission_gym.config.plain_yaml import read_stored
@@ -27,15 +28,18 @@ from mission_gym.report.formats import (
     show_path,
     show_rate,
 )
+from mission_gym.report.overview import find_stall
 from mission_gym.report.tables import (
     STATE_STYLES,
     list_failures,
     list_stage,
     list_verdict,
     make_pairs,
+    show_choice,
     show_confirmed,
     show_interval,
     show_outcome,
+    show_unseen,
     view_plan,
 )
 from mission_gym.report.timeline import add_phases, list_machine
@@ -60,6 +64,7 @@ class RunView:
         self._main_outcome: str | None = None
         self._status: Event = {}
         self._row: Event = {}  # the latest value of every metric
+        self._returns: list[float] = []  # of the rows
         self._phases: dict[str, float] = {}
 
     def add(self, event: Event) -> list[RenderableType]:
@@ -76,6 +81,8 @@ class RunView:
                 self._status = event
             case "progress":
                 self._row |= event  # not every row has the use of the machine
+                if event.get("rollout/ep_rew_mean") is not None:
+                    self._returns.append(event["rollout/ep_rew_mean"])
                 add_phases(self._phases, event)
                 return [_view_warning(message) for message in event.get("time/alarms", ())]
             case "eval":
@@ -118,7 +125,8 @@ class RunView:
             summary = view_failure(self._run, status, event)
         else:
             summary = view_summary(self._run, status, event, self._phases, elapsed_s, self._row)
-        return [summary, Text("next", style="bold"), *commands]
+        curve = [_Curve(self._returns)] if len(self._returns) > 2 else []
+        return [summary, *curve, Text("next", style="bold"), *commands]
 
     def show_progress(self) -> str:
         """The progress line without a bar."""
@@ -127,6 +135,8 @@ class RunView:
     def _list_parts(self) -> list[str]:
         """The parts of the progress line, the least important last."""
         now = self._status
+        if now.get("step") is None:  # before the training
+            return [f"{now['phase']}, {show_duration(time.time() - now['phase_since'])}"]
         parts = [
             f"{show_count(now['step'])}/{show_count(now['total'])}",
             f"{show_count(now['now_fps'])} steps/s",
@@ -144,7 +154,11 @@ class RunView:
         if "machine/gpu_use" in self._row:
             shares["gpu"] = self._row["machine/gpu_use"]
         use = ", ".join(f"{name} {show_rate(share)}" for name, share in shares.items())
-        return [*parts, now["phase"], use]
+        if (still := find_stall(now, time.time())) is not None:
+            parts.insert(1, f"no step for {show_duration(still)}")
+        if now.get("phase_total") is None:
+            return [*parts, now["phase"], use]
+        return [parts[0], _show_evaluating(now), *parts[1:], use]
 
     def make_line(self, width: int, *, ascii_only: bool) -> Text:
         """One line that fits: a bar if there is room, and as many parts as possible."""
@@ -154,7 +168,7 @@ class RunView:
         text = "  ".join(parts)
         line = Text(no_wrap=True, overflow="ellipsis", end="")
         room = min(width - len(text) - 2, _BAR[1])
-        if room >= _BAR[0]:
+        if room >= _BAR[0] and self._status.get("step") is not None:
             full, empty = ("#", "-") if ascii_only else ("━", "─")
             filled = room * min(self._status["step"], self._status["total"]) // self._status["total"]
             line.append(full * filled, style="green")
@@ -168,6 +182,32 @@ class RunView:
             f"evaluation at step {show_count(event['step'])}: return {show_interval(event, 'return')}"
             f"{outcomes}, length {show_number(event['length_mean'])}, {event['episodes']} episodes"
         )
+
+
+class _Curve:
+    """The return over the run in one line of blocks; nothing if the terminal has only ASCII."""
+
+    _BLOCKS = "▁▂▃▄▅▆▇█"
+    _WIDTH = 40
+
+    def __init__(self, values: Sequence[float]) -> None:
+        every = -(-len(values) // self._WIDTH)
+        self._values = [value for value in values[::every] if math.isfinite(value)]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if options.ascii_only or not self._values:
+            return
+        low, high = min(self._values), max(self._values)
+        scale = (len(self._BLOCKS) - 1) / (high - low) if high > low else 0.0
+        blocks = "".join(self._BLOCKS[round((value - low) * scale)] for value in self._values)
+        yield Text.assemble(("return  ", "cyan"), blocks, f"  {show_number(low)} to {show_number(high)}")
+
+
+def _show_evaluating(status: Document) -> str:
+    """The progress of a phase that plays episodes."""
+    left = status.get("phase_eta_s")
+    rest = "" if left is None else f", {show_duration(left)} left"
+    return f"{status['phase']}: {status['phase_done']} of {show_count(status['phase_total'])} episodes{rest}"
 
 
 def _show_confirmation(event: Event) -> str:
@@ -236,7 +276,7 @@ def view_failure(run: RunDir, status: Document, end: Document) -> RenderableType
 
 def list_next_commands(run: RunDir, status: Document, end: Document) -> list[tuple[str, str]]:
     """Useful next commands, each with its effect."""
-    name, total = run_argument(run.path), 2 * end["step"]
+    name, total = run_argument(run.path), 2 * end["step"] or status.get("total") or 0
     if end["state"] == "failed":
         commands = []
         if repro := end.get("repro"):
@@ -291,8 +331,9 @@ def _show_best(run: RunDir) -> str:
         return MISSING
     rates = (best.get("outcomes") or {}).items()
     outcomes = "".join(f", {name} {show_outcome(rate)}" for name, rate in rates)
-    confirmed = show_confirmed(best.get("confirmed"))
-    return f"return {show_interval(best, 'return')}{outcomes} at step {show_count(best['step'])}{confirmed}"
+    step, episodes = show_count(best["step"]), best.get("episodes")
+    result = f"return {show_interval(best, 'return')}{outcomes} at step {step}{show_choice(best)}"
+    return f"{result}; of {show_count(episodes)} episodes, {show_unseen(episodes)}" if episodes else result
 
 
 def _list_reward(metrics: Document) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from mission_gym.clock import ROLES
-from mission_gym.report.formats import show_duration, show_gb, show_number, show_rate
+from mission_gym.report.formats import MISSING, show_duration, show_gb, show_number, show_rate
 from mission_gym.report.tables import list_verdict, make_pairs, make_table
 from mission_gym.store.files import Count, Record, Str, validate
 from mission_gym.store.rundir import RunDir, Verdict
@@ -124,13 +124,10 @@ def view_time(document: Row) -> RenderableType:
 
 def list_machine(machine: Mapping[str, float]) -> list[tuple[str, str]]:
     """The use of cores, memory and GPU, by phase if it was sampled."""
-    own, used = (
-        show_number(machine.get("machine/own_cores")),
-        show_rate(machine.get("machine/memory_use_max")),
-    )
+    own, used = machine.get("machine/own_cores"), show_rate(machine.get("machine/memory_use_max"))
     memory = show_gb(machine.get("machine/memory_bytes_max"))
     rows = [
-        ("cpu", f"{_show_use(machine, 'cpu')}; this run {own} cores"),
+        ("cpu", f"{_show_use(machine, 'cpu')}; this run {MISSING if own is None else round(own, 1)} cores"),
         ("memory", f"{memory} at most; {used} of the machine's memory in use"),
     ]
     if any(name.startswith("machine/gpu") for name in machine):

@@ -15,7 +15,20 @@ from mission_gym.streams import generator
 from mission_gym.vector.arrays import rows_of
 from mission_gym.vector.base import Vector
 
+See = Callable[[int, int], None]  # episodes that have ended, and steps so far
 _PARALLEL = 16
+
+
+def unseen(num_ended: int, num_steps: int) -> None:
+    """Shows no progress."""
+
+
+Expect = Callable[[str, int], See]  # the name of a player and its number of episodes -> shows its progress
+
+
+def expect_unseen(what: str, num_episodes: int) -> See:
+    """Shows no progress."""
+    return unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +70,10 @@ def play(
     *,
     explore: bool,
     stop: Callable[[], bool] = lambda: False,
+    see: See = unseen,
 ) -> list[Episode] | None:
     """Play `num_episodes` episodes and return them in the order of their seeds; None after a stop request.
+    see: called after every step.
 
     The vector's seeds come from `seed_of_suite`. Sampled play draws its noise from a fixed stream. Failed
     episodes are left out.
@@ -70,6 +85,7 @@ def play(
     initial, state = actor.initial_state(num_columns), actor.initial_state(num_columns)
     rng = generator("play")
     active = list(range(num_envs))
+    num_ended = num_steps = 0
     while active:
         if stop():
             return None
@@ -87,10 +103,13 @@ def play(
         begun = batch.env_ids[ends_episode(batch.terminated, batch.truncated, batch.valid)]
         for memory, first in zip(state, initial, strict=True):
             memory[begun] = first[begun]
+        num_steps += len(batch.env_ids)
         for episode in batch.episodes:
             position = episode.env_id + num_envs * episode.number
+            num_ended += position < num_episodes
             if position < num_episodes and not episode.failed:
                 episodes[position] = episode
             if position + num_envs >= num_episodes and episode.env_id in active:
                 active.remove(episode.env_id)
+        see(num_ended, num_steps)
     return [episodes[position] for position in sorted(episodes)]

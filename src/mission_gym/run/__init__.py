@@ -9,7 +9,8 @@ session:                 the training loop, and the parts that it uses between u
   selection, evaluation    evaluations, the best checkpoint
   saving, retention        checkpoints
   curriculum               stages
-  telemetry, sampler, verdict  phases, use of the machine, the bottleneck, the status
+  telemetry, sampler, verdict  phases, use of the machine, the bottleneck
+  status                   status.json and the progress line, repeated while a phase lasts
   signals                  stop requests
 snapshot:                the state of a run, and checkpoints of it
 open, baselines:         play a checkpoint; untrained policies

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 from mission_gym.store.metrics import TIMED, Metric
 
 Row = Mapping[str, Any]
-SHARE = "reward_share/"
+SHARE, STAGE = "reward_share/", "curriculum/stage"
 MAX_SHARE = 0.95  # of the reward, for one term
 NUM_ROWS = 5  # consecutive rows with it
 NUM_EVALUATIONS = 4  # over which the return may not rise while the outcome does not
+FALL = 0.1  # of the outcome's rate since the first episodes, beyond the interval of an evaluation
+NUM_FIRST = 50  # of these episodes, at least
 # Rows are joined to periods of some seconds, so that quick rows do not count more than slow ones.
 PERIOD_S = 5.0
 NUM_PERIODS = 12  # one minute
@@ -44,6 +46,7 @@ class AlarmWatch:
         self._metrics = [metric for metric in metrics if metric.alarm is not None]
         self._rows: list[dict[str, float]] = []  # reward shares by term
         self._evaluations: list[dict[str, float]] = []
+        self._start: dict[str, float] = {}  # mean return and rate of the outcome in the first episodes
         self._raised: list[str] = []  # kinds of alarms about learning
         self._raised_timed: list[str] = []
         self._speed: SpeedWatch | None = None
@@ -54,17 +57,22 @@ class AlarmWatch:
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint."""
-        return {"rows": self._rows[:], "evaluations": self._evaluations[:], "raised": self._raised[:]}
+        seen = {"rows": self._rows[:], "evaluations": self._evaluations[:], "start": self._start}
+        return seen | {"raised": self._raised[:]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of a checkpoint."""
         self._rows, self._evaluations = list(state["rows"]), list(state["evaluations"])
-        self._raised = list(state["raised"])
+        self._raised, self._start = list(state["raised"]), dict(state.get("start", {}))
 
-    def see_row(self, step: int, row: Row) -> list[Alarm]:
-        """Add a row of metrics; returns the alarms that are due."""
+    def see_row(self, step: int, row: Row, num_episodes: int = 0) -> list[Alarm]:
+        """Add a row of metrics; returns the alarms that are due. num_episodes: of its means."""
         shares = {key.removeprefix(SHARE): value for key, value in row.items() if key.startswith(SHARE)}
         self._rows = [*self._rows, shares][-NUM_ROWS:]
+        rate = row.get(f"outcome/{self._outcome}")
+        # With a curriculum, the first episodes are easier than those of an evaluation.
+        if not self._start and rate is not None and num_episodes >= NUM_FIRST and STAGE not in row:
+            self._start = {"return_mean": row["rollout/ep_rew_mean"], "rate": rate}
         found = {"share": judge_shares(self._rows)}
         timed = {} if self._speed is None else self._speed.see_row(step, row)
         for metric in self._metrics:
@@ -77,9 +85,13 @@ class AlarmWatch:
         if self._outcome is None:
             return []
         seen = {key: result[key] for key in ("return_mean", "return_low", "return_high")}
-        seen["rate"] = result["outcomes"][self._outcome]["rate"]
+        outcome = result["outcomes"][self._outcome]
+        seen["rate"] = outcome["rate"]
         self._evaluations = [*self._evaluations, seen][-NUM_EVALUATIONS:]
         found = {"return": judge_evaluations(self._evaluations, self._outcome)}
+        if self._start:
+            seen["rate_high"] = outcome.get("high", outcome["rate"])
+            found["outcome"] = judge_fall(self._start, seen, self._outcome)
         return [Alarm(text) for text in _pick_new(found, self._raised)]
 
 
@@ -126,6 +138,19 @@ def judge_evaluations(results: Sequence[Row], outcome: str) -> str | None:
         f"over {NUM_EVALUATIONS} evaluations the return rose from {first['return_mean']:.4g} to "
         f"{last['return_mean']:.4g}, but {outcome} did not ({100 * first['rate']:.0f} % -> "
         f"{100 * last['rate']:.0f} %): the reward favours something else; check the reward shares"
+    )
+
+
+def judge_fall(start: Row, result: Row, outcome: str) -> str | None:
+    """An evaluation has a higher return than the first episodes of training, and the outcome less often."""
+    low, high = result["return_low"], result["rate_high"]
+    low = result["return_mean"] if low is None else low
+    if low <= start["return_mean"] or (result["rate"] if high is None else high) >= start["rate"] - FALL:
+        return None
+    return (
+        f"the return rose from {start['return_mean']:.4g} in the first episodes to"
+        f" {result['return_mean']:.4g}, but {outcome} fell from {100 * start['rate']:.0f} % to"
+        f" {100 * result['rate']:.0f} %: the reward favours something else; check the reward shares"
     )
 
 

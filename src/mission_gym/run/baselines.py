@@ -26,7 +26,7 @@ from mission_gym.env.slot import EnvSlot, action_rows
 from mission_gym.env.spaces import make_action_encoder
 from mission_gym.errors import EnvContractError, EnvFailure, UsageError, describe, nearest
 from mission_gym.policy.sampling import best_of_parts, draw_random
-from mission_gym.rollout.play import Actor, count_playing
+from mission_gym.rollout.play import Actor, Expect, See, count_playing, expect_unseen
 from mission_gym.run.environment import Environment
 from mission_gym.run.evaluation import EvalResult, evaluate, summarise
 from mission_gym.streams import generator, suite_seeds
@@ -35,10 +35,14 @@ Scripted = Callable[[Any, Any], Any]  # observation, info (of a batch: mask) -> 
 
 
 def run_baselines(
-    environment: Environment, num_episodes: int, *, names: Sequence[str] | None = None
+    environment: Environment,
+    num_episodes: int,
+    *,
+    names: Sequence[str] | None = None,
+    expect: Expect = expect_unseen,
 ) -> dict[str, dict[str, Any]]:
     """Play the first seeds of the report suite with each baseline, or those in `names`; name -> the document
-    of `eval --json`."""
+    of `eval --json`. expect: shows the progress of each."""
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     spec = environment.spec
@@ -53,13 +57,15 @@ def run_baselines(
         )
     results: dict[str, dict[str, Any]] = {}
     for name in known if names is None else names:
+        see = expect(name, num_episodes)
         if name in scripted and batched:
-            result = evaluate(environment, _batched_actor(scripted[name], name, spec), "report", num_episodes)
+            actor = _batched_actor(scripted[name], name, spec)
+            result = evaluate(environment, actor, "report", num_episodes, see=see)
         elif name in scripted:
-            result = _play_scripted(environment, name, num_episodes)
+            result = _play_scripted(environment, name, num_episodes, see)
         else:
             actor = _random_actor(spec) if name == "random" else _noop_actor(spec)
-            result = evaluate(environment, actor, "report", num_episodes, explore=name == "random")
+            result = evaluate(environment, actor, "report", num_episodes, explore=name == "random", see=see)
         results[name] = result.document()
     return results
 
@@ -133,9 +139,15 @@ def _batched_actor(policy: Scripted, name: str, spec: EnvSpec) -> Actor:
     return _memoryless(choose)
 
 
-def _play_scripted(environment: Environment, name: str, num_episodes: int) -> EvalResult:
+def _play_scripted(environment: Environment, name: str, num_episodes: int, see: See) -> EvalResult:
     """Play one episode per seed in one environment, or in several threads if environments wait."""
-    play = partial(_play_part, environment.limited(), name, is_over := Event())
+    lengths: list[int] = []
+
+    def add(episode: Episode) -> None:
+        lengths.append(episode.length)
+        see(len(lengths), sum(lengths))
+
+    play = partial(_play_part, environment.limited(), name, is_over := Event(), add)
     if not environment.backend.for_waiting:
         return summarise(play(range(num_episodes)), environment.spec, explore=False)
     num_players = count_playing(num_episodes, own_vector_form=False, at_most=environment.most_playing)
@@ -150,8 +162,11 @@ def _play_scripted(environment: Environment, name: str, num_episodes: int) -> Ev
     return summarise(sorted(episodes, key=attrgetter("number")), environment.spec, explore=False)
 
 
-def _play_part(environment: Environment, name: str, is_over: Event, numbers: range) -> list[Episode]:
-    """Play some seeds of the report suite with a scripted policy, until `is_over` is set."""
+def _play_part(
+    environment: Environment, name: str, is_over: Event, add: Callable[[Episode], None], numbers: range
+) -> list[Episode]:
+    """Play some seeds of the report suite with a scripted policy, until `is_over` is set. add: is called
+    with each episode."""
     spec = environment.spec
     seeds, to_row = suite_seeds("report", numbers.stop), make_action_encoder(spec.action_space)
     env = _Remember(environment.factory())
@@ -175,6 +190,7 @@ def _play_part(environment: Environment, name: str, is_over: Event, numbers: ran
                     ) from error
                 _, terminated, _ = slot.step(action)
             episodes.append(slot.finish(terminated))
+            add(episodes[-1])
     finally:
         env.close()
     return episodes

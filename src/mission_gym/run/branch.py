@@ -28,6 +28,7 @@ from mission_gym.run.environment import (
     may_step_here,
     open_environment,
     permit_contacts,
+    permit_files,
     permit_names,
 )
 from mission_gym.run.recorder import Listener
@@ -154,8 +155,9 @@ def _open(
     folder = read_lineage(ref.run).folder
     runs = [ref.run.path, *find_data_folders(child.files | parent.files)]
     permit_contacts(config, typed.__contains__, runs)
-    calls = permit_names(config, typed.__contains__, runs=runs, folder=folder)
     files = _choose_files(ref, parent, child)
+    permit_files(config, typed.__contains__, runs, files)
+    calls = permit_names(config, typed.__contains__, runs=runs, folder=folder)
     kwargs = config.env.env_kwargs | pick_common(files)
     in_child = not may_step_here(config, typed.__contains__, calls)
     opened = open_environment(

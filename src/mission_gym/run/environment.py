@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,20 @@ from mission_gym.run.stages import (
     EnvSource,
     check_metrics,
     make_parts,
+    name_file,
     pick_common,
     probe_stages,
     read_files,
 )
 from mission_gym.store.rundir import InferredLeaf, RunDir, read_lineage
-from mission_gym.store.trusted import name_tracker, permit, permit_contact, permit_kwargs, permit_request
+from mission_gym.store.trusted import (
+    name_tracker,
+    permit,
+    permit_contact,
+    permit_copies,
+    permit_kwargs,
+    permit_request,
+)
 from mission_gym.vector.backends import (
     load_backend,
     load_default,
@@ -46,7 +54,8 @@ from mission_gym.vector.base import SeedOf, Vector
 from mission_gym.vector.record import Backend, Limits, Source, VectorOptions
 
 _MAX_GROUPS = 64  # of environments that wait, with first-ready segments
-EVALUATION_STEPS = 10_000  # limit of an evaluation episode without a step limit
+EVALUATION_STEPS = 10_000  # highest limit of an evaluation episode without a step limit
+_LEAST_EVALUATION_STEPS = 200
 SERIAL_REMEDY = "or use --vector serial, which steps environments in the training process"
 _NAMES = ("env.env_id", "env.wrap", "policy.network")  # values that name code
 
@@ -71,6 +80,7 @@ class Environment:
     companion: RunningCompanion | None = None  # runs as long as this object is referenced
     cluster: Cluster | None = None  # connected as long as this object is referenced
     most_playing: int | None = None  # environments of an evaluation
+    evaluation_steps: int = EVALUATION_STEPS  # of an evaluation episode without a step limit
 
     @property
     def step_s(self) -> float:
@@ -86,7 +96,7 @@ class Environment:
         """The environment with a step limit if it declares none: an evaluation must end."""
         if self.spec.max_episode_steps is not None or self.backend.own_vector_form:
             return self
-        return replace(self, factory=partial(limit_steps, self.factory, EVALUATION_STEPS))
+        return replace(self, factory=partial(limit_steps, self.factory, self.evaluation_steps))
 
     @property
     def source(self) -> Source:
@@ -184,6 +194,19 @@ def permit_names(
     return calls
 
 
+def permit_files(
+    config: Config, typed: Callable[[str], bool], runs: Sequence[Path], copies: Iterable[str] = ()
+) -> None:
+    """Check the files that a new run would copy (`permit_copies`). copies: those of its parent, by the names
+    in env-files.json."""
+    known, is_typed = set(copies), typed("env.env_kwargs")
+    permit_copies(config.env.env_kwargs, runs, typed=is_typed, copied=known)
+    stages = config.env.curriculum.stages if config.env.curriculum else ()
+    for number, stage in enumerate(stages):
+        own = {key for key in stage.kwargs if name_file(number, key) in known}
+        permit_copies(stage.kwargs, runs, typed=typed("env.curriculum"), copied=own)
+
+
 def may_step_here(config: Config, typed: Callable[[str], bool], calls: tuple[str, ...]) -> bool:
     """Whether a config may step its environment in this process, where that can end or hang the run and leave
     processes: if the environment is ours, or the user chose it. calls: names that the user typed or allowed.
@@ -263,7 +286,7 @@ def open_environment(
         return Environment(
             spec=spec,
             backend=chosen,
-            num_workers=choose_num_workers(config, chosen, spec),
+            num_workers=choose_num_workers(config, chosen, spec, pace if shares_cores(config) else None),
             limits=limits,
             pace=pace,
             # A cluster that the user names is used, even if this machine would be faster.
@@ -271,11 +294,19 @@ def open_environment(
             kwargs=kwargs,
             cluster=cluster,
             most_playing=chosen.limit_playing(n_envs) if isinstance(n_envs, int) else None,
+            evaluation_steps=compute_evaluation_steps(config),
             **parts._asdict(),
         )
 
     environment, companion = with_companion(probe)
     return replace(environment, companion=companion)
+
+
+def compute_evaluation_steps(config: Config) -> int:
+    """The limit of evaluation episodes that have none: together they take as many steps as training, so that
+    the evaluation of a slow environment ends."""
+    steps = config.run.timesteps // config.evaluation.eval_episodes
+    return min(max(steps, _LEAST_EVALUATION_STEPS), EVALUATION_STEPS)
 
 
 def open_run_environment(run: RunDir, config: Config, source: EnvSource = None) -> Environment:
@@ -321,9 +352,17 @@ def choose_backend(config: Config, spec: EnvSpec | None = None, *, in_child: boo
     return load_default(trusted=trusted and config.vector.num_workers == "auto")
 
 
-def choose_num_workers(config: Config, backend: Backend, spec: EnvSpec) -> int:
+def shares_cores(config: Config) -> bool:
+    """Whether requested processes may be more than the cores, if the environments turn out to wait."""
+    if config.vector.vector == "auto" or config.vector.num_workers != "auto":
+        return False
+    backend = load_backend(config.vector.vector)
+    return backend.chooses_workers and not backend.for_waiting and config.num_envs > count_cpus(backend)
+
+
+def choose_num_workers(config: Config, backend: Backend, spec: EnvSpec, pace: Pace | None = None) -> int:
     """The workers of a run: one per usable core, or many for environments that wait, or one in which all of
-    them wait."""
+    them wait. pace: measured, if the backend was requested."""
     if not backend.chooses_workers:
         return 1
     wanted = config.vector.num_workers
@@ -331,7 +370,7 @@ def choose_num_workers(config: Config, backend: Backend, spec: EnvSpec) -> int:
         config.num_envs,
         None if wanted == "auto" else wanted,
         count_cpus(backend),
-        waits=spec.declares_waiting,
+        waits=spec.declares_waiting or (pace is not None and pace.waits),
     )
 
 

@@ -17,7 +17,7 @@ from mission_gym.env.contract import TERMS
 from mission_gym.errors import EnvContractError, EnvFailure, ResourceRefused
 from mission_gym.intervals import estimate_mean, estimate_rate
 from mission_gym.rollout.collector import ActingPolicy
-from mission_gym.rollout.play import Actor, count_playing, play, seed_of_suite
+from mission_gym.rollout.play import Actor, See, count_playing, play, seed_of_suite, unseen
 from mission_gym.run.environment import Environment
 from mission_gym.streams import suite_seeds
 from mission_gym.vector.base import Vector
@@ -79,7 +79,14 @@ class Evaluator(AbstractContextManager["Evaluator"]):
     """Plays a suite repeatedly; a context manager. The vector is made once, since starting workers may take
     longer than an evaluation; its environments are rebuilt for each play. first: seeds to skip."""
 
-    def __init__(self, environment: Environment, suite: Suite, num_episodes: int, *, first: int = 0) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        suite: Suite,
+        num_episodes: int,
+        *,
+        first: int = 0,
+    ) -> None:
         self._environment = environment.limited()
         self._num_episodes = num_episodes
         self._seeds = suite_seeds(suite, first + num_episodes)[first:]
@@ -87,14 +94,20 @@ class Evaluator(AbstractContextManager["Evaluator"]):
         self.notes: list[str] = []  # about processes that the system refused
 
     def play(
-        self, actor: Actor, *, explore: bool = False, stop: Callable[[], bool] = lambda: False
+        self,
+        actor: Actor,
+        *,
+        explore: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+        see: See = unseen,
     ) -> EvalResult | None:
-        """Play every seed of the suite; None if a stop was requested. Failed episodes are counted apart. If
-        all of them fail, as when their one process is killed, they are played once more."""
+        """Play every seed of the suite; None if a stop was requested. see: see `play`. Failed episodes are
+        counted apart. If all of them fail, as when their one process is killed, they are played once more."""
         spec = self._environment.spec
         for _ in range(_ATTEMPTS):
             try:
-                episodes = play(self._prepare(), actor, spec, self._num_episodes, explore=explore, stop=stop)
+                vec = self._prepare()
+                episodes = play(vec, actor, spec, self._num_episodes, explore=explore, stop=stop, see=see)
             except BaseException:  # an interrupted vector can't be used again
                 self.close()
                 raise
@@ -134,9 +147,9 @@ class Evaluator(AbstractContextManager["Evaluator"]):
                 fewer = self._environment = self._environment.with_fewer_processes(refusal)
                 self.notes = [f"evaluations: {fewer.backend.describe(fewer.num_workers)}: {refusal}"]
 
-    def play_all(self, actor: Actor, *, explore: bool = False) -> EvalResult:
+    def play_all(self, actor: Actor, *, explore: bool = False, see: See = unseen) -> EvalResult:
         """Play every seed of the suite to the end."""
-        result = self.play(actor, explore=explore)
+        result = self.play(actor, explore=explore, see=see)
         assert result is not None, "no stop can be requested"
         return result
 
@@ -151,11 +164,17 @@ class Evaluator(AbstractContextManager["Evaluator"]):
 
 
 def evaluate(
-    environment: Environment, actor: Actor, suite: Suite, num_episodes: int, *, explore: bool = False
+    environment: Environment,
+    actor: Actor,
+    suite: Suite,
+    num_episodes: int,
+    *,
+    explore: bool = False,
+    see: See = unseen,
 ) -> EvalResult:
     """Play the first `num_episodes` seeds of a suite once."""
     with Evaluator(environment, suite, num_episodes) as evaluator:
-        return evaluator.play_all(actor, explore=explore)
+        return evaluator.play_all(actor, explore=explore, see=see)
 
 
 def summarise(episodes: list[Episode], spec: EnvSpec, explore: bool, *, failed: int = 0) -> EvalResult:
@@ -182,7 +201,7 @@ def _summarise_metrics(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
     for name in dict.fromkeys(name for episode in episodes for name in episode.metrics):
         if not name.startswith((AGENTS, TERMS)):
             values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
-            found[name] = estimate_mean(values)._asdict()
+            found[name] = estimate_mean(values)._asdict() | {"episodes": len(values)}
     return found
 
 
@@ -194,13 +213,27 @@ def _summarise_agents(episodes: list[Episode]) -> dict[str, dict[str, Any]]:
             continue
         kind, what, *outcome = name.removeprefix(AGENTS).split("/", 2)
         values = [episode.metrics[name] for episode in episodes if name in episode.metrics]
-        mean, low, high = estimate_mean(values)
         found = types.setdefault(kind, {"outcomes": {}})
         if outcome:
-            found["outcomes"][outcome[0]] = {"rate": mean, "low": low, "high": high}
+            found["outcomes"][outcome[0]] = _estimate_share(values)
         else:
+            mean, low, high = estimate_mean(values)
             found |= {f"{what}_mean": mean, f"{what}_low": low, f"{what}_high": high}
+            found["episodes"] = len(values)
     return types
+
+
+def _estimate_share(values: Sequence[float]) -> dict[str, float | None]:
+    """The mean of the shares of agents in each episode. One agent makes it a rate of episodes."""
+    if all(value in (0.0, 1.0) for value in values):
+        rate = estimate_rate(round(sum(values)), len(values))
+        return {"rate": rate.mean, "low": rate.low, "high": rate.high}
+    mean, low, high = estimate_mean(values)
+    return {
+        "rate": mean,
+        "low": None if low is None else max(low, 0.0),
+        "high": None if high is None else min(high, 1.0),
+    }
 
 
 def combine(first: Mapping[str, Any], more: EvalResult) -> EvalResult:

@@ -20,6 +20,7 @@ from mission_gym.intervals import LEVEL, compare_means
 from mission_gym.plan.setups import device_exists
 from mission_gym.policy.sampling import draw_noise
 from mission_gym.rollout.collector import ActingPolicy
+from mission_gym.rollout.play import Expect, expect_unseen
 from mission_gym.run.build import algorithm_of, make_loaded_policy, one_blas_thread
 from mission_gym.run.config import read_own_config
 from mission_gym.run.environment import Environment, open_run_environment
@@ -91,10 +92,10 @@ def _find_device(config: Settled) -> tuple[Settled, tuple[str, ...]]:
 
 
 def evaluate_run(
-    opened: OpenRun, num_episodes: int, *, explore: bool = False
+    opened: OpenRun, num_episodes: int, *, explore: bool = False, expect: Expect = expect_unseen
 ) -> tuple[dict[str, Any], list[str]]:
     """Play the report suite greedily and with sampled actions; returns the document of `eval --json` for the
-    wanted mode, and warnings."""
+    wanted mode, and warnings. expect: shows the progress of each mode."""
     if num_episodes < 1:
         raise UsageError(f"episodes={num_episodes} is not a positive count [--episodes]")
     actor = policy_actor(opened.policy, opened.environment.spec)
@@ -103,7 +104,12 @@ def evaluate_run(
         one_blas_thread(),
         device_memory(opened.config, acting=True),
     ):
-        main, other = (evaluator.play_all(actor, explore=mode) for mode in (explore, not explore))
+        main, other = (
+            evaluator.play_all(
+                actor, explore=mode, see=expect(f"{'sampled' if mode else 'greedy'} play", num_episodes)
+            )
+            for mode in (explore, not explore)
+        )
     document = {"run": opened.run.name, "step": opened.step} | main.document()
     document |= {"stage": opened.stage[1]} if opened.stage else {}
     document["other_mode"] = other.document()
@@ -123,20 +129,27 @@ def keep_result(opened: OpenRun, document: dict[str, Any]) -> None:
 
 def _warn_about_gap(main: EvalResult, other: EvalResult) -> list[str]:
     """Warn if greedy and sampled play differ a lot: the trained behaviour is only one of them."""
-    greedy, sampled = (other, main) if main.mode == "sampled" else (main, other)
+    both = (other, main) if main.mode == "sampled" else (main, other)
     name = main.main_outcome
-    if name is not None:
-        pair = [result.outcomes[name]["rate"] for result in (greedy, sampled)]
-        if abs(pair[0] - pair[1]) <= _GAP:
-            return []
-        text = f"{name} {100 * pair[0]:.0f} % greedy, {100 * pair[1]:.0f} % sampled"
+    if name is None:
+        means = [result.return_mean for result in both]
+        values, least = [result.returns for result in both], _GAP * max(map(abs, means))
+        text = f"5 % of the return: {means[0]:.4g} greedy, {means[1]:.4g} sampled"
     else:
-        pair = [greedy.return_mean, sampled.return_mean]
-        p_value = compare_means(greedy.returns, sampled.returns)
-        if p_value is None or p_value >= LEVEL or abs(pair[0] - pair[1]) <= _GAP * max(map(abs, pair)):
-            return []  # noise, not a gap
-        text = f"return {pair[0]:.4g} greedy, {pair[1]:.4g} sampled"
-    return [f"greedy and sampled play differ by over 5 points: {text}"]
+        means = [result.outcomes[name]["rate"] for result in both]
+        values, least = [_list_successes(result, name) for result in both], _GAP
+        text = f"5 points: {name} {100 * means[0]:.0f} % greedy, {100 * means[1]:.0f} % sampled"
+    if abs(means[0] - means[1]) <= least:
+        return []
+    p_value = compare_means(*values)
+    is_noise = p_value is None or p_value >= LEVEL
+    return [] if is_noise else [f"greedy and sampled play differ by over {text}"]
+
+
+def _list_successes(result: EvalResult, name: str) -> tuple[float, ...]:
+    """1 for each episode with the outcome, 0 for the others."""
+    count = round(result.outcomes[name]["rate"] * result.episodes)
+    return (1.0,) * count + (0.0,) * (result.episodes - count)
 
 
 class LoadedPolicy:

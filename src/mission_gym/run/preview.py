@@ -86,6 +86,7 @@ class SweepPreview(NamedTuple):
 
     resolved: Resolved  # with the values that follow from the environment
     sees_images: bool
+    waits_on_loop: bool
     main_outcome: str | None
     least_s: float  # duration of a run, without learning
     misfits: Sequence[str]  # paths of the values that such a run would refuse
@@ -108,7 +109,9 @@ def preview_sweep(resolved: Resolved, values: Mapping[str, Any]) -> SweepPreview
     if pace is not None:
         at_once = config.num_envs if pace.waits else usable_cores()
         least_s += config.run.timesteps * pace.step_s / config.vector.num_agents / at_once
-    return SweepPreview(resolved, spec.sees_images, spec.main_outcome, least_s, misfits)
+    return SweepPreview(
+        resolved, spec.sees_images, spec.coroutines != "none", spec.main_outcome, least_s, misfits
+    )
 
 
 def check_devices() -> dict[str, str]:

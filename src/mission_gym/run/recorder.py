@@ -8,9 +8,11 @@ does not end the training: a warning reports it, and the next row is tried again
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from mission_gym.algorithms import load_algorithm
@@ -18,7 +20,7 @@ from mission_gym.config.schema import Config
 from mission_gym.data import EnvSpec, Episode, Progress
 from mission_gym.env.agents import AGENTS
 from mission_gym.env.contract import TERMS
-from mission_gym.errors import DiskError, UsageError
+from mission_gym.errors import DiskError, RunGoneError, UsageError
 from mission_gym.run.alarms import Alarm, AlarmWatch
 from mission_gym.store.metrics import read_metrics
 from mission_gym.store.rundir import RunDir
@@ -76,12 +78,14 @@ class StepRate:
         """Steps/s of this process since its start, including everything."""
         return round(self.count_made(step) / max(time.monotonic() - self._started, 1e-9), 1)
 
-    def eta_s(self, total: int) -> float | None:
-        """Seconds until `total` steps, at the pace of the training so far with its evaluations."""
-        made = self.count_made(self._step)
+    def eta_s(self, total: int, step: int | None = None) -> float | None:
+        """Seconds until `total` steps, at the pace of the training so far with its evaluations. step: the
+        present one (default: of the last update)."""
+        step = self._step if step is None else step
+        made = self.count_made(step)
         if self._training_since is None or not made:
             return None
-        return round((time.monotonic() - self._training_since) / made * (total - self._step), 1)
+        return round((time.monotonic() - self._training_since) / made * (total - step), 1)
 
     def follow(self, loop: Iterator[Progress], *, overlaps: bool = False) -> Iterator[Progress]:
         """Pass the updates of a loop on; time between updates does not count as training."""
@@ -111,6 +115,7 @@ class Recorder:
     def __init__(self, run: RunDir, config: Config, spec: EnvSpec, listener: Listener) -> None:
         self.run, self.spec, self.rate = run, spec, StepRate()
         self._listener = listener
+        self.lock = threading.RLock()  # of the listener and of status.json, which a second thread repeats
         self._num_unheard = 0  # events that the listener failed on
         self.num_episodes = 0
         metrics = (*read_metrics(), *load_algorithm(config.run.algo).metrics)
@@ -163,7 +168,8 @@ class Recorder:
     def _notify(self, event: dict[str, Any]) -> None:
         """Pass an event to the listener; a closed terminal or full disk does not end the training."""
         try:
-            self._listener(event)
+            with self.lock:
+                self._listener(event)
         except OSError as error:
             self._num_unheard += 1
             if self._num_unheard == 1:
@@ -192,14 +198,22 @@ class Recorder:
 
     def put_status(self, status: dict[str, Any], *, on_disk: bool, durable: bool) -> None:
         """Pass the status to the listener, and if `on_disk` write it to status.json. RunGoneError."""
-        if on_disk:
-            failure = None
-            try:
-                self.run.write_status(durable=durable, **status, **self.losses())
-            except DiskError as error:
-                failure = error
-            self.report("status", "status not written", failure)
-        self._notify({"event": "status", **status})
+        with self.lock:
+            if on_disk:
+                failure = None
+                try:
+                    self.run.write_status(durable=durable, **status, **self.losses())
+                except DiskError as error:
+                    failure = error
+                self.report("status", "status not written", failure)
+            self._notify({"event": "status", **status})
+
+    def repeat_status(self, status: dict[str, Any], *, on_disk: bool) -> None:
+        """Show a status again, from another thread. Problems are left to the next `put_status`."""
+        with self.lock, suppress(OSError, DiskError, RunGoneError):
+            if on_disk:
+                self.run.write_status(durable=False, **status)
+            self._listener({"event": "status", **status})
 
     def losses(self) -> dict[str, Any]:
         """Rows that sinks lost, by name, and events that the listener failed on; None for none."""
@@ -221,6 +235,11 @@ class Recorder:
         if self._rolling is None:
             self._rolling = self._average()
         return dict(self._rolling)
+
+    @property
+    def rolling_length(self) -> float | None:
+        """The mean length of the last 100 episodes, for any thread; None before the first one has ended."""
+        return None if self._rolling is None else self._rolling.get("rollout/ep_len_mean")
 
     def _average(self) -> dict[str, float]:
         if not self.window:
@@ -254,7 +273,7 @@ class Recorder:
     def add_row(self, step: int, metrics: dict[str, Any]) -> None:
         """Record a row of metrics and its alarms. Alarms about speed are part of the row: equal runs need not
         raise the same ones."""
-        alarms = self.watch.see_row(step, metrics)
+        alarms = self.watch.see_row(step, metrics, len(self.window))
         timed = [alarm.message for alarm in alarms if alarm.is_timed]
         self.emit("progress", step=step, **metrics, **({"time/alarms": timed} if timed else {}))
         self._alarm(step, alarms)

@@ -67,7 +67,7 @@ def resume_run(
         learner = make_learner(resolved.settled, environment.spec)
         session, refused = open_session(run, resolved, environment, learner, listener)
         with closing(session):
-            with checkpoint_errors(checkpoint):
+            with session.status.phase("restoring"), checkpoint_errors(checkpoint):
                 restored = session.restore(checkpoint)
                 exact = judge_exactness(
                     run, checkpoint, stored.config, restored=restored.exact, other_kernel=bool(changed)

@@ -10,7 +10,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -54,10 +53,13 @@ class MachineSampler:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
         self.cpu_s = 0.0  # CPU time of the thread itself
+        self.refusal = ""  # the cause, if the thread could not start
 
     def __enter__(self) -> Self:
-        with suppress(RuntimeError):  # the system refuses a thread: a run without samples
+        try:
             self._thread.start()
+        except RuntimeError as error:  # the system refuses a thread: a run without samples
+            self.refusal = str(error)
         return self
 
     def __exit__(self, *error: object) -> None:

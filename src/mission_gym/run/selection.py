@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from mission_gym.config.layers import Resolved
@@ -21,12 +22,14 @@ from mission_gym.config.schema import Settled, parse_stop_when
 from mission_gym.data import EnvSpec, Fact, Weights
 from mission_gym.errors import DiskError, ResourceRefused, RunStateError, WorkerError
 from mission_gym.intervals import LEVEL, bound_mean, bound_rate, bound_unseen
+from mission_gym.rollout.play import See, unseen
 from mission_gym.run.build import make_loaded_policy
-from mission_gym.run.environment import EVALUATION_STEPS, Environment
+from mission_gym.run.environment import Environment
 from mission_gym.run.evaluation import EvalResult, Evaluator, combine, policy_actor
 from mission_gym.run.retention import NUM_CONFIRMED
 from mission_gym.run.saving import passed_multiple
 from mission_gym.run.snapshot import RunContext, checkpoint_errors
+from mission_gym.run.status import StatusWriter
 from mission_gym.store.checkpoints import CheckpointInfo, list_checkpoints, load_checkpoint
 from mission_gym.store.evals import (
     CONFIRM,
@@ -48,7 +51,7 @@ _CONFIRMING = 0.4  # that rest, relative to the steps of the evaluations
 _ROUND = 1000
 _GOAL_EPISODES = 100  # of a check, or those of an evaluation if they are more
 _RETEST_FIRST = 10_000  # number of the re-test's first seed in the report suite; `eval` plays those before it
-_RECENT = 5  # evaluations whose lowest return counts if all further episodes have the same one
+_RECENT = 5  # evaluations whose lowest return a goal check assumes for unseen kinds of episodes
 
 
 def is_automatic(resolved: Resolved) -> bool:
@@ -119,8 +122,8 @@ def _share(spec: EnvSpec) -> float:
 class Selection:
     """The evaluations of one run, which choose among its checkpoints."""
 
-    def __init__(self, context: RunContext) -> None:
-        self._context = context
+    def __init__(self, context: RunContext, status: StatusWriter) -> None:
+        self._context, self._status = context, status
         self._evaluator: Evaluator | None = None  # kept from the first evaluation on
         self._best_score, context.best_step = find_best(context.run) or (-math.inf, None)
 
@@ -135,7 +138,7 @@ class Selection:
             return False
         if is_near_end(total - step, settings.eval_freq):
             return False
-        limit = spec.max_episode_steps or EVALUATION_STEPS
+        limit = spec.max_episode_steps or context.environment.evaluation_steps
         length = context.recorder.rolling().get("rollout/ep_len_mean", limit)
         agents = spec.num_agents  # each makes one step of training, and one of an evaluation
         return not is_automatic(context.resolved) or is_affordable(
@@ -161,7 +164,9 @@ class Selection:
             num_episodes = context.config.evaluation.eval_episodes
             self._evaluator = Evaluator(context.environment, "select", num_episodes)
         try:
-            result = self._evaluator.play(policy_actor(policy, context.spec), stop=stop)
+            with self._status.phase("evaluating"):
+                see = self._status.expect(context.config.evaluation.eval_episodes)
+                result = self._evaluator.play(policy_actor(policy, context.spec), stop=stop, see=see)
         except ResourceRefused as refusal:
             context.recorder.warn(f"not evaluated: {refusal}")
             context.state.last_eval = context.learner.step
@@ -188,10 +193,14 @@ class Selection:
         except DiskError as error:
             failure = error
         context.recorder.report("evaluation", "the evaluation was not saved", failure)
-        if result.failed:
-            context.recorder.warn(
-                f"{result.failed} of {result.failed + result.episodes} episodes of the evaluation failed and"
-                " are not counted; if failures depend on the policy, its results are too good"
+        self._warn_of_failed("evaluation", result.failed, result.failed + result.episodes)
+
+    def _warn_of_failed(self, what: str, failed: int, played: int) -> None:
+        """Warn about failed episodes, since they are left out of all statistics."""
+        if failed:
+            self._context.recorder.warn(
+                f"{failed} of {played} episodes of the {what} failed and are not counted;"
+                " if failures depend on the policy, its results are too good"
             )
 
     def check_goal(self, step: int, result: EvalResult, stop: Stop) -> None:
@@ -212,12 +221,17 @@ class Selection:
         more_episodes = max(_GOAL_EPISODES, episodes)
         first = 2 * episodes + state.goal_checks * more_episodes
         policy = make_loaded_policy(context.config, context.spec, context.learner.weights())
-        with Evaluator(context.environment, "select", more_episodes, first=first) as evaluator:
-            more = evaluator.play(policy_actor(policy, context.spec), stop=stop)
+        with (
+            self._status.phase("confirming the goal"),
+            Evaluator(context.environment, "select", more_episodes, first=first) as evaluator,
+        ):
+            see = self._status.expect(more_episodes)
+            more = evaluator.play(policy_actor(policy, context.spec), stop=stop, see=see)
         if more is None:
             return
         state.goal_checks = number
         state.eval_steps += more.num_steps
+        self._warn_of_failed("check of the goal", more.failed, more.failed + more.episodes)
         bound = bound_goal(rule.name, more, _read_recent(context.run), number)
         found = f"at least {bound:.3g} in {more.episodes} further episodes"
         with suppress(DiskError):
@@ -232,9 +246,11 @@ class Selection:
         context, start = self._context, time.monotonic()
         self.close()
         try:
-            document = confirm_best(
-                context.run, context.config, context.environment, context.state.eval_steps, stop
-            )
+            played, expect = context.state.eval_steps, self._status.expect
+            with self._status.phase("confirming the best"):
+                document = confirm_best(
+                    context.run, context.config, context.environment, played, stop, expect=expect
+                )
             if document is None:
                 return
             write_eval(context.run, step, CONFIRM, document)
@@ -243,6 +259,10 @@ class Selection:
             return
         seconds = {"time/seconds": round(time.monotonic() - start, 3)}
         context.recorder.emit("confirm", step=step, **document, **seconds)
+        candidates = document["candidates"]
+        failed = sum(each["failed"] for each in candidates)
+        played = failed + sum(each["episodes"] for each in candidates)
+        self._warn_of_failed("confirmation", failed, played)
         if best := find_best(context.run):
             self._best_score, context.best_step = best
 
@@ -250,8 +270,12 @@ class Selection:
         """Play the learner's weights on seeds of the report suite that no evaluation and no report uses."""
         context, num_episodes = self._context, self._context.config.evaluation.retest_episodes
         policy = make_loaded_policy(context.config, context.spec, context.learner.weights())
-        with Evaluator(context.environment, "report", num_episodes, first=_RETEST_FIRST) as evaluator:
-            result = evaluator.play(policy_actor(policy, context.spec), stop=stop)
+        with (
+            self._status.phase("testing on fresh seeds"),
+            Evaluator(context.environment, "report", num_episodes, first=_RETEST_FIRST) as evaluator,
+        ):
+            see = self._status.expect(num_episodes)
+            result = evaluator.play(policy_actor(policy, context.spec), stop=stop, see=see)
         if result is not None:
             write_eval(context.run, step, RETEST, result.document())
 
@@ -266,23 +290,25 @@ def bound_goal(name: str, result: EvalResult, recent: Sequence[float], number: i
     """A lower bound of the return or of an outcome's rate in check number k, from 1. It is too high with a
     probability of at most LEVEL / (k (k + 1)), so in all checks of a run together of LEVEL.
 
-    If all returns are equal, a rarer kind of episode may be unseen; it is as bad as the lowest of the recent
-    returns, of this policy and of those shortly before it.
+    The bound of a return has two parts, and each may err in half of these cases. `bound_mean` is about the
+    returns down to the lowest one of the result. Lower returns may be unseen, up to the rate `bound_unseen`;
+    each is taken to be the lowest of the recent ones, of this policy and of those shortly before it.
     """
     alpha = LEVEL / (number * (number + 1))
     if name != "return":
         count = round(result.outcomes[name]["rate"] * result.episodes)
         return bound_rate(count, result.episodes, alpha)
-    low = bound_mean(result.returns, alpha)
-    if min(result.returns) < max(result.returns):
-        return low
-    return low - bound_unseen(result.episodes, alpha) * (low - min([low, *recent]))
+    lowest = min(result.returns)
+    unseen = bound_unseen(result.episodes, alpha / 2)
+    return bound_mean(result.returns, alpha / 2) - unseen * (lowest - min([lowest, *recent]))
 
 
 def _read_recent(run: RunDir) -> list[float]:
-    """The returns of the last evaluations, and of checks of the goal."""
-    evals = [result for result in read_evals(run) if result["suite"] in (SELECT, GOAL)]
-    returns = [value for result in evals[-_RECENT:] for value in result.get("returns") or ()]
+    """The returns of the last evaluations, and of all checks of the goal."""
+    evals = read_evals(run)
+    selected = [result for result in evals if result["suite"] == SELECT]
+    checks = [result for result in evals if result["suite"] == GOAL]
+    returns = [value for each in (*selected[-_RECENT:], *checks) for value in each.get("returns") or ()]
     return [value for value in returns if value is not None]
 
 
@@ -302,10 +328,17 @@ def _is_whole(result: dict[str, Any]) -> bool:
 
 
 def confirm_best(
-    run: RunDir, config: Settled, environment: Environment, played: int, stop: Stop
+    run: RunDir,
+    config: Settled,
+    environment: Environment,
+    played: int,
+    stop: Stop,
+    *,
+    expect: Callable[[int], See] = lambda num_episodes: unseen,
 ) -> dict[str, Any] | None:
     """Play the best checkpoints again; returns the document of the confirmation. None if there is nothing to
-    choose from, no steps are left for it, or a stop was requested. played: steps of evaluations so far."""
+    choose from, no steps are left for it, or a stop was requested. played: steps of evaluations so far.
+    expect: takes the number of episodes, and returns the function that takes their progress."""
     candidates, settings = find_candidates(run), config.evaluation
     lengths = [selected["length_mean"] for _, selected in candidates]
     num_episodes = count_confirming(settings.eval_episodes, lengths, played)
@@ -313,16 +346,19 @@ def confirm_best(
         return None
     results: dict[int, EvalResult] = {}  # of the new episodes
     scores: dict[int, float] = {}  # by all episodes
+    see, num_steps = expect(num_episodes * len(candidates)), 0
     with Evaluator(environment, "select", num_episodes, first=settings.eval_episodes) as evaluator:
-        for info, selected in candidates:
+        for number, (info, selected) in enumerate(candidates):
+            see_own = partial(_see_more, see, number * num_episodes, num_steps)
             with suppress(RunStateError):  # a damaged checkpoint is left out
                 checkpoint = load_checkpoint(info.path)
                 with checkpoint_errors(checkpoint):
                     weights = Weights.unpack(int(checkpoint.meta["update"]), checkpoint.policy)
                     policy = make_loaded_policy(config, environment.spec, weights)
-                more = evaluator.play(policy_actor(policy, environment.spec), stop=stop)
+                more = evaluator.play(policy_actor(policy, environment.spec), stop=stop, see=see_own)
                 if more is None:
                     return None
+                num_steps += more.num_steps
                 results[info.step] = more
                 scores[info.step] = combine(selected, more).score
     scores = {step: score for step, score in scores.items() if math.isfinite(score)}
@@ -331,3 +367,7 @@ def confirm_best(
     documents = [{"step": step, "score": scores[step]} | results[step].document() for step in scores]
     best = max(scores, key=lambda step: (scores[step], step))
     return {"best": best, "episodes": num_episodes, "candidates": documents}
+
+
+def _see_more(see: See, before: int, steps_before: int, num_ended: int, num_steps: int) -> None:
+    see(before + num_ended, steps_before + num_steps)

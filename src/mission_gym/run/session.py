@@ -37,8 +37,9 @@ from mission_gym.run.snapshot import (
     read_run_state,
     restore_snapshot,
 )
-from mission_gym.run.telemetry import StatusWriter, Telemetry
-from mission_gym.run.verdict import judge_failure
+from mission_gym.run.status import StatusWriter
+from mission_gym.run.telemetry import Telemetry
+from mission_gym.run.verdict import judge_failure, judge_stall
 from mission_gym.store.checkpoints import Checkpoint, list_checkpoints
 from mission_gym.store.rundir import RunDir, Status, Verdict
 from mission_gym.streams import TrainingSeeds
@@ -52,12 +53,17 @@ class Session(RunContext):
     ) -> None:
         config = resolved.settled
         recorder, output = Recorder(run, config, environment.spec, listener), BoundedLog(run.env_output)
+        self.status = StatusWriter(recorder, "making environments")
         self.failures = FailureLog(
             recorder, output, lambda error: self.saver.save_repro(error), lambda: learner.step
         )
         environment = replace(environment, log=output, on_failure=self.failures.add)
         self._seeds = TrainingSeeds(config.run.seed)
-        _, collector, blocks = make_collector(config, environment, self._seeds)
+        try:
+            _, collector, blocks = make_collector(config, environment, self._seeds)
+        except BaseException:
+            self.status.close()
+            raise
         super().__init__(run, resolved, environment, learner, collector, blocks, recorder, RunState())
         self.stop = StopFlag()
         self.has_begun = False
@@ -66,9 +72,9 @@ class Session(RunContext):
         self._deadline: float | None = None  # of time.monotonic
         self.progression = Progression(config.env.curriculum, self.state, collector)
         self.saver = Saver(self)
-        self.selection = Selection(self)
+        self.selection = Selection(self, self.status)
         self.telemetry = Telemetry(self, self.failures)
-        self.status = StatusWriter(self, self.telemetry, self.progression)
+        self.status.attach(self, self.telemetry, self.progression)
         self.failures.open()
 
     @property
@@ -106,8 +112,10 @@ class Session(RunContext):
             stack.enter_context(self.telemetry)
             self._watch_speed()
             try:
-                self.status.write(Status(state="running", cause=None))
+                self.status.begin()
                 self.has_begun = True
+                if cause := self.telemetry.sampler.refusal:
+                    self.recorder.warn(f"the use of CPU, GPU and memory is not measured: {cause}")
                 self.run.keep_reserve()
                 if not list_checkpoints(self.run.checkpoints) and not self._save():
                     # The first checkpoint: a disk without room is noticed before hours of training.
@@ -164,11 +172,9 @@ class Session(RunContext):
         if not self.stop() and self.selection.is_due_at_end(self.step):
             self._evaluate(last=True)
         if self.config.evaluation.eval_freq and not self.stop() and (self.saver.is_saved or self._save()):
-            self.status.tick("evaluating")
             with self.telemetry.clock.phase("evaluate"):
                 self.selection.confirm(self.step, self.stop)
         if self.config.evaluation.retest_episodes and not self.stop():
-            self.status.tick("evaluating")
             with self.telemetry.clock.phase("evaluate"):
                 self.selection.retest(self.step, self.stop)
         if self.stop():
@@ -210,8 +216,10 @@ class Session(RunContext):
         summary = self.telemetry.summarize()
         if state == "failed":  # its speed does not matter
             summary["time/verdict"] = None if verdict is None else verdict.model_dump()
+        elif state == "stopped" and (stall_s := self.status.stall_s) is not None:
+            summary["time/verdict"] = judge_stall(stall_s).model_dump()
         shown = summary["time/verdict"]
-        status = Status(state=state, cause=cause, verdict=shown, phase=None, now_fps=None, eta_s=None)
+        status = Status(state=state, cause=cause, verdict=shown)
         self.status.write(status, on_disk=exists)  # before the last event, which may fail
         losses = self.recorder.losses()
         ended = {"step": self.step, "state": state, "cause": cause, "goal": self.goal}
@@ -228,7 +236,7 @@ class Session(RunContext):
             self._end("failed", f"{error}", exists=False)
             return
         try:
-            with self.telemetry.clock.phase("save"):
+            with self.status.phase("saving"), self.telemetry.clock.phase("save"):
                 self.saver.save_after(error)
         except MissionGymError as second:
             self.recorder.warn(f"nothing was saved: {second}")
@@ -241,7 +249,7 @@ class Session(RunContext):
 
     def close(self) -> None:
         """Close the environments and the files, and release the environment's companion."""
-        with closing(self.recorder), closing(self.selection):
+        with closing(self.recorder), closing(self.selection), closing(self.status):
             self.collector.vec.close()
             leave(self.environment.backend)
         self.environment = replace(self.environment, companion=None)
@@ -336,7 +344,6 @@ class Session(RunContext):
 
     def _evaluate(self, *, last: bool = False) -> None:
         """Evaluate the weights, record the result, and save a checkpoint with its score."""
-        self.status.tick("evaluating")
         with self.telemetry.clock.phase("evaluate"):
             start = time.monotonic()
             is_last = last or self.step >= self.config.run.timesteps
@@ -349,7 +356,8 @@ class Session(RunContext):
 
     def _save(self, score: float | None = None) -> bool:
         with self.telemetry.clock.phase("save"):
-            saved = self.saver.save(score)
+            with self.status.phase("saving"):
+                saved = self.saver.save(score)
             if saved:
                 self.status.write(durable=False)
         return saved

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mission_gym.check.devices import device_memory
-from mission_gym.config.layers import Resolved, apply_image_profile
+from mission_gym.config.layers import Resolved, apply_image_profile, apply_waiting_profile
 from mission_gym.config.rules import RunFacts, apply_rules, check_curriculum, find_unused, fix_num_envs
 from mission_gym.config.schema import Settled
 from mission_gym.data import EnvSpec
+from mission_gym.env.user_code import find_unknown
 from mission_gym.errors import ConfigError, ResourceRefused
 from mission_gym.plan.costs import Builder
 from mission_gym.plan.measured import fill_measured
@@ -50,7 +51,9 @@ from mission_gym.run.environment import (
     may_step_here,
     open_environment,
     permit_contacts,
+    permit_files,
     permit_names,
+    shares_cores,
 )
 from mission_gym.run.stages import EnvSource, has_several_arguments
 from mission_gym.store.trusted import find_data_folders
@@ -90,19 +93,22 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
         checked, _ = apply_rules(resolved)
     except ConfigError as error:
         # The environment may have several agents, with which the sizes fit. Registered ids never have.
-        if source is None and ":" not in checked.config.env.env_id:
-            raise
+        name = checked.config.env.env_id
+        if source is None and ":" not in name:
+            unknown = find_unknown(name)
+            raise ConfigError([*([unknown] if unknown else []), *error.problems]) from error
         misfit = error
     config = checked.config
     runs = find_data_folders(checked.files)
     permit_contacts(config, checked.typed, runs)
+    permit_files(config, checked.typed, runs)
     calls = permit_names(config, checked.typed, runs=runs)
     try:
         environment = open_environment(
             config,
             dict(config.env.env_kwargs),
             source,
-            measure_s=measure_s if may_plan(config) else 0.0,
+            measure_s=measure_s if may_plan(config) or shares_cores(config) else 0.0,
             calls=calls,
             is_new=True,
             in_child=not may_step_here(config, checked.typed, calls),
@@ -113,6 +119,8 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
         raise ResourceRefused(f"{refusal}, {SERIAL_REMEDY}") from refusal
     resolved, adapted = follow_backend(resolved, environment)
     notes = [*notes, *adapted]
+    if environment.spec.conversions:
+        notes = [*notes, f"every step {environment.spec.conversions}; return them in that dtype"]
     if misfit is not None and not environment.spec.agents:
         raise misfit
     if environment.cluster is not None and environment.cluster.upload is not None:
@@ -120,6 +128,8 @@ def open_new(resolved: Resolved, source: EnvSource = None, *, measure_s: float =
     resolved = set_num_agents(resolved, environment.spec)
     if environment.spec.sees_images:
         resolved = apply_image_profile(resolved)
+    if environment.spec.coroutines != "none":
+        resolved = apply_waiting_profile(resolved)
     return Prepared(environment, resolved, notes)
 
 
@@ -198,6 +208,7 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
     """
     resolved, notes = apply_rules(resolved, start)
     spec, algorithm = environment.spec, algorithm_of(resolved.config)
+    pace = environment.pace if shares_cores(resolved.config) else None
     resolved = _fill(resolved, {"vector.vector": environment.backend.name})
     if problems := find_unusable_values(resolved, environment):
         raise ConfigError(problems)
@@ -213,7 +224,7 @@ def settle(resolved: Resolved, environment: Environment, start: int = 0) -> tupl
             cause = f": {algorithm.name} has none for this config"
         source = resolved.sources["compute.kernel"]
         raise ConfigError(f"kernel=compiled is not possible{cause}; use torch or auto [{source}]")
-    num_workers = choose_num_workers(config, backend, spec)
+    num_workers = choose_num_workers(config, backend, spec, pace)
     acting_rows = choose_acting_rows(config.num_envs, count_groups(config, backend, num_workers))
     resolved = _fill(
         resolved,
@@ -347,12 +358,7 @@ def drop_wrong_kernel(
     with a note; if it is explicit, ConfigError has the remedy. Also returns the learner's threads."""
     config, algorithm = resolved.config, algorithm_of(resolved.config)
     has_form, compute = algorithm.layout(config, spec).has_compiled_form, config.compute
-    threads, notes = compute.threads, list[str]()
-    if threads == "auto":
-        threads = choose_threads(config, spec, algorithm, has_form)
-        if threads > 1 and (cause := prefer_one_thread(config, threads)):
-            notes = [f"1 thread for the learner: {cause}; --threads {threads} uses more"]
-            resolved, threads = resolved.with_values({"compute.threads": 1}, f"plan: {cause}"), 1
+    resolved, threads, notes = _choose_threads(resolved, spec, has_form)
     on_cpu = compute.device in ("auto", "cpu") and compute.precision in ("auto", "float32")
     may_compile = has_form and on_cpu and compute.kernel != "torch"
     if not may_compile or not algorithm.has_compiled_kernel(config, threads):
@@ -366,6 +372,22 @@ def drop_wrong_kernel(
         )
     note = f"the compiled kernel is left out, and torch trains: {cause}"
     resolved = resolved.with_values({"compute.kernel": "torch"}, f"plan: {note}")
-    if resolved.config.compute.threads == "auto":
-        threads = choose_threads(resolved.config, spec, algorithm, has_form)
-    return resolved, threads, [*notes, note]
+    resolved, threads, busy = _choose_threads(resolved, spec, has_form)
+    return resolved, threads, [*notes, note, *busy]
+
+
+def _choose_threads(
+    resolved: Resolved, spec: EnvSpec, has_compiled_form: bool
+) -> tuple[Resolved, int, list[str]]:
+    """The learner's threads at the present load. If it makes them fewer, the number is set, with a note."""
+    config, threads = resolved.config, resolved.config.compute.threads
+    if threads != "auto":
+        return resolved, threads, []
+    threads = choose_threads(config, spec, algorithm_of(config), has_compiled_form)
+    if threads == 1 or not (cause := prefer_one_thread(config, threads)):
+        return resolved, threads, []
+    note = (
+        f"1 thread for the learner: {cause}; an equal run on an idle machine uses {threads}, and its numbers"
+        " differ in the last digits; --threads fixes the number"
+    )
+    return resolved.with_values({"compute.threads": 1}, f"plan: {cause}"), 1, [note]

@@ -30,6 +30,7 @@ from mission_gym.errors import (
     UsageError,
     nearest,
 )
+from mission_gym.names import is_in_run
 from mission_gym.procs import CompanionNeeded
 from mission_gym.store.files import disk_errors, read_validated, write_json
 from mission_gym.store.rundir import RunDir
@@ -195,7 +196,8 @@ def copy_files(run: RunDir, files: Mapping[str, Path]) -> dict[str, str]:
         for key, path in files.items():
             name = f"{key}-{path.name}" if path.name in names.values() else path.name
             if path.is_dir():
-                shutil.copytree(path, run.env / name)
+                # Links in a parent's copies may lead out of it; those in the user's folders are followed.
+                shutil.copytree(path, run.env / name, symlinks=is_in_run(path))
             else:
                 shutil.copy2(path, run.env / name)
             names[key] = name

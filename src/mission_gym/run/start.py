@@ -28,7 +28,7 @@ from mission_gym.procs import usable_cores
 from mission_gym.procs.machine import read_share, versions
 from mission_gym.run.build import algorithm_of, make_learner, one_blas_thread
 from mission_gym.run.config import resolve, write_config
-from mission_gym.run.environment import EVALUATION_STEPS, SERIAL_REMEDY, Environment, list_readings
+from mission_gym.run.environment import SERIAL_REMEDY, Environment, list_readings
 from mission_gym.run.recorder import Listener
 from mission_gym.run.selection import describe_evaluations, fit_freq
 from mission_gym.run.session import Session
@@ -110,8 +110,8 @@ def begin(
     learner = make_learner(config, spec)  # refuses a network that can't be built
     inspect(learner)
     if environment.limited() is not environment and config.evaluation.eval_freq:
-        limit = f"evaluations truncate episodes at {EVALUATION_STEPS:,} steps"
-        notes = [*notes, f"the environment has no step limit; {limit}"]
+        limit = f"evaluations truncate episodes at {environment.evaluation_steps:,} steps"
+        notes = [*notes, f"the environment has no step limit; {limit}; --wrap time-limit:N sets one"]
     files = find_files(config, replace(environment.request, kwargs=environment.kwargs), environment.stages)
     with one_blas_thread(), ExitStack() as stack:
         session: Session | None = None
@@ -175,13 +175,15 @@ def _prime(
     algorithm = algorithm_of(config)
     # A custom network may have state outside its arrays, which timing would change: time another one.
     timed = make_learner(config, spec) if config.policy.network else learner
-    with device_memory(config):
+    with session.status.phase("measuring"), device_memory(config):
         update_s = algorithm.measure_update_s(timed, config, spec)
         collect_s, obs, num_failed, episode_steps = measure_collect(
             session.collector, learner.weights(), prime_steps(config), NUM_BLOCKS
         )
     learner.prime(obs)
-    episode_steps = min(episode_steps, spec.num_agents * (spec.max_episode_steps or EVALUATION_STEPS))
+    episode_steps = min(
+        episode_steps, spec.num_agents * (spec.max_episode_steps or session.environment.evaluation_steps)
+    )
     fitted = fit_freq(session.resolved, spec, episode_steps)
     if fitted is not session.resolved:
         session.resolved = fitted
@@ -222,7 +224,8 @@ def _prime(
     write_json(session.run.plan_json, document)
     session.run.write_status(predicted_fps=round(fps, 1))
     stages = {} if config.env.curriculum is None else {"stages": config.env.curriculum.labels}
-    fields = {"run": str(session.run.path), "name": session.run.name, "main_outcome": spec.main_outcome}
+    fields: dict[str, Any] = {"run": str(session.run.path), "name": session.run.name}
+    fields |= {"algo": config.run.algo, "main_outcome": spec.main_outcome}
     session.recorder.emit("plan", **fields, **stages, **{"time/plan": asdict(plan)})
 
 

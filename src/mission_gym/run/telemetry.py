@@ -1,4 +1,4 @@
-"""What a run reports while it trains: phases, use of the machine, the timeline, the verdict and its status.
+"""What a run measures while it trains: phases, use of the machine, the timeline and the verdict.
 
 Nothing here changes the training. Seconds of a role are split into phases that add up to its wall time. A
 coarse phase contains the fine ones of its role, so its remainder is a phase too: copying rows in `collect`,
@@ -22,12 +22,10 @@ from mission_gym.learner.contract import Learner
 from mission_gym.names import BRIDGE
 from mission_gym.procs import usable_cores
 from mission_gym.run.build import algorithm_of
-from mission_gym.run.curriculum import Progression
 from mission_gym.run.failures import FailureLog
 from mission_gym.run.sampler import MachineSampler, Probe, Use, load_nvml, open_gpu
 from mission_gym.run.snapshot import RunContext
 from mission_gym.run.verdict import VerdictFacts, judge
-from mission_gym.store.rundir import Status
 from mission_gym.vector.backends import load_backend
 
 _NUM_UPDATES = 20  # of a timeline
@@ -35,8 +33,6 @@ _NUM_TIMELINES = 20  # in a run, about
 _MATMUL_SIZES = {"cpu": 512, "mps": 1024, "cuda": 2048}  # of the square product that is timed
 _MATMUL_TIMES = 10  # milliseconds each; on a busy machine the best of a few is far from the best possible
 _NUM_SPANS = 1000  # of a row, for the use of the machine by phase
-_STATUS_S = 1.0  # between writes of status.json
-_TICK_S = 0.1  # between statuses for the listener
 
 
 def account(phases: Phases, wall_s: float) -> dict[str, dict[str, float]]:
@@ -196,64 +192,3 @@ def _make_probes(device: str) -> dict[str, Probe]:
     return open_gpu(load_nvml(), f"GPU-{uuid}", f"MIG-{uuid}") | {
         "gpu_memory_bytes": partial(torch.cuda.memory_reserved, device)
     }
-
-
-class StatusWriter:
-    """Writes the status of one run to status.json, and passes it to the listener.
-
-    It follows the wall clock, so it is not part of the rows: rows of equal runs are equal.
-    """
-
-    def __init__(self, context: RunContext, telemetry: Telemetry, progression: Progression) -> None:
-        self._context, self._telemetry, self._progression = context, telemetry, progression
-        self._written_at = self._shown_at = time.monotonic()
-        self._phase = "training"
-
-    @property
-    def worker_restarts(self) -> int:
-        """Workers that were replaced."""
-        return int(self._context.collector.vec.num_restarts)
-
-    def tick(self, phase: str) -> None:
-        """Show the status at once if the phase is new, else ten times per second; on disk once per second."""
-        now = time.monotonic()
-        if phase == self._phase and now - self._shown_at < _TICK_S:
-            return
-        self._phase, self._shown_at = phase, now
-        if now - self._written_at >= _STATUS_S:
-            verdict = self._telemetry.summarize()["time/verdict"]
-            self.write(Status(verdict=verdict), durable=False)
-        else:
-            self.write(on_disk=False)
-
-    def write(self, changes: Status | None = None, *, on_disk: bool = True, durable: bool = True) -> None:
-        """Show the status, and write it to status.json. changes: fields that are added or replaced."""
-        if on_disk:
-            self._written_at = time.monotonic()
-        context = self._context
-        recorder, learner, total = context.recorder, context.learner, context.config.run.timesteps
-        rate, rolling = recorder.rate, recorder.rolling()
-        status = Status(
-            step=context.step,
-            total=total,
-            phase=self._phase,
-            updates=learner.version,
-            gradient_steps=learner.gradient_steps,
-            episodes=recorder.num_episodes,
-            env_failures=context.state.env_failures,
-            worker_restarts=self.worker_restarts,
-            fps=rate.overall(learner.step),
-            train_fps=rate.training,
-            now_fps=rate.momentary,
-            eta_s=rate.eta_s(total),
-            return_mean=rolling.get("rollout/ep_rew_mean"),
-            outcomes={name: rolling.get(f"outcome/{name}") for name in context.spec.outcomes} or None,
-            best_step=context.best_step,
-            stage=self._progression.status(),
-        )
-        fields = status.model_dump(exclude_unset=True)
-        if failures := self._telemetry.failures.document():
-            fields["failures"] = failures
-        if changes is not None:
-            fields |= changes.model_dump(exclude_unset=True)
-        recorder.put_status(fields, on_disk=on_disk, durable=durable)

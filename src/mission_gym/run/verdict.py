@@ -107,6 +107,14 @@ class _Measured(NamedTuple):
     facts: VerdictFacts
 
 
+def judge_stall(seconds: float) -> Verdict:
+    """The verdict of a run that was stopped while a call of an environment did not return."""
+    evidence = (
+        f"no step for {seconds:.0f} s when the run was stopped: a call of an environment had not returned"
+    )
+    return _make("environment failures", evidence, "--env-timeout 30: such calls end, and training continues")
+
+
 def _make(bound: str, evidence: str, *advice: str) -> Verdict:
     return Verdict(bound=bound, evidence=evidence, advice=list(advice))
 
@@ -140,8 +148,10 @@ def _judge_environment(case: _Measured) -> Verdict:
         )
     used = machine.get("machine/own_cores")
     cores = f"; this run uses {'n/a' if used is None else f'{used:.2g}'} of {facts.cores} cores"
-    if cpu is not None and cpu < WAITING_SHARE:
-        cores += f", and {load:.1f} processes compete for each"
+    if cpu is not None and cpu < WAITING_SHARE:  # more processes of this run would compete, too
+        return _make(
+            "environment CPU", f"environments take {share}{cores}, and {load:.1f} processes compete for each"
+        )
     return _make("environment CPU", f"environments take {share}{cores}", _use_cores(facts))
 
 
@@ -216,23 +226,24 @@ def _judge_memory(use: float, machine: Mapping[str, float], facts: VerdictFacts)
 
 
 def _judge_evaluation(case: _Measured) -> Verdict:
-    every, episodes = case.facts.config.evaluation.eval_freq, case.facts.config.evaluation.eval_episodes
-    return _make(
-        "evaluation",
-        f"evaluating takes {case.share}: {episodes} episodes every {every:,} steps",
-        f"--eval-freq {4 * every}: less often",
-        f"--eval-episodes {max(1, episodes // 2)}: shorter",
-    )
+    config = case.facts.config
+    every, episodes = config.evaluation.eval_freq, config.evaluation.eval_episodes
+    shorter = f"--eval-episodes {max(1, episodes // 2)}: shorter"
+    if every >= config.run.timesteps:
+        evidence = f"evaluating takes {case.share}: {episodes} episodes at the end of a short run"
+        return _make("evaluation", evidence, shorter)
+    evidence = f"evaluating takes {case.share}: {episodes} episodes every {every:,} steps"
+    return _make("evaluation", evidence, f"--eval-freq {4 * every}: less often", shorter)
 
 
 def _judge_saving(case: _Measured) -> Verdict:
-    every = case.facts.config.checkpoints.checkpoint_freq
-    return _make(
-        "saving",
-        f"saving checkpoints takes {case.share}, one every {every:,} steps",
-        f"--checkpoint-freq {10 * every}: less often",
-        "--runs-dir: on a faster disk",
-    )
+    config, faster = case.facts.config, "--runs-dir: on a faster disk"
+    every = config.checkpoints.checkpoint_freq
+    if every >= config.run.timesteps or not case.facts.gradient_steps:  # only the first and the last one
+        evidence = f"saving checkpoints takes {case.share}: the run is short"
+        return _make("saving", evidence, faster)
+    evidence = f"saving checkpoints takes {case.share}, one every {every:,} steps"
+    return _make("saving", evidence, f"--checkpoint-freq {10 * every}: less often", faster)
 
 
 _JUDGES: Mapping[str, Callable[[_Measured], Verdict]] = {

@@ -121,7 +121,7 @@ def match_name(name: str, known: list[str], what: str, where: str, remedy: str) 
         raise RunStateError(f"{name!r} fits {len(candidates)} {several}: {listed}; type more of it")
     if candidates:
         return candidates[0], ""
-    hint = nearest(name, [*known, *(STAMP.sub("", each) for each in known)])
+    hint = nearest(name, ["latest", *known, *(STAMP.sub("", each) for each in known)])
     raise RunStateError(f"no {what} {name!r}{where}{hint}; {remedy}")
 
 

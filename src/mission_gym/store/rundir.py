@@ -42,6 +42,7 @@ from mission_gym.store.files import (
 _LOCK_WAIT_S = 0.1
 RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RESERVE_BYTES = 1 << 16
+STALL_S = 20.0  # without a step; readers then show how long nothing has moved
 _STATUS_BYTES = 1 << 20  # at most: lists read the status of every run
 _ENDED = ("done", "stopped", "failed")
 # Everything that we write into a run, by name, except for checkpoints/, env/, eval/ and files of sinks.
@@ -89,6 +90,11 @@ class Status(Record):
     state: Annotated[str | None, View.LIST, View.TEXT] = None
     cause: Annotated[Str | None, View.SHOW, View.TEXT] = None  # of the state
     phase: Annotated[str | None, SkipValidation, View.TEXT] = None
+    phase_since: Annotated[float | None, SkipValidation, View.NUMBER] = None  # Unix time
+    phase_done: Annotated[int | None, SkipValidation, View.NUMBER] = None  # episodes of an evaluation
+    phase_total: Annotated[int | None, SkipValidation, View.NUMBER] = None
+    phase_eta_s: Annotated[float | None, SkipValidation, View.NUMBER] = None
+    moved_at: Annotated[float | None, SkipValidation, View.NUMBER] = None  # Unix time of the last step
     step: Annotated[Count | None, View.LIST, View.NUMBER] = None
     total: Annotated[Count | None, View.SHOW, View.NUMBER] = None
     updates: Annotated[Count | None, View.SHOW] = None
@@ -98,7 +104,7 @@ class Status(Record):
     worker_restarts: Annotated[Count | None, View.SHOW] = None
     failures: Annotated[list[FailureCount] | None, View.SHOW] = None  # the most frequent first
     fps: Annotated[float | None, View.LIST, View.NUMBER] = None
-    train_fps: Annotated[float | None, View.SHOW] = None
+    train_fps: Annotated[float | None, View.SHOW, View.NUMBER] = None
     predicted_fps: Annotated[float | None, View.SHOW, View.NUMBER] = None
     now_fps: Annotated[float | None, SkipValidation, View.NUMBER] = None
     eta_s: Annotated[float | None, SkipValidation, View.NUMBER] = None

@@ -17,9 +17,9 @@ from mission_gym.store import lock
 from mission_gym.store.files import Count, Record, Str, read_validated, write_json
 from mission_gym.store.groups import GroupDir, Job
 
-STUDY, BEST, _RECORD, _LOCK = "study.log", "best.yaml", "sweep.json", ".sweep-lock"
+STUDY, BEST, SWEEP, _LOCK = "study.log", "best.yaml", "sweep.json", ".sweep-lock"
 _RETEST = "retest-"
-OF_A_SWEEP = (STUDY, f"{STUDY}.lock", BEST, _RECORD, _LOCK)
+OF_A_SWEEP = (STUDY, f"{STUDY}.lock", BEST, SWEEP, _LOCK)
 DEFAULT = "default"  # source of the first trial: the settings without a sweep
 Value = bool | int | float | str | None
 Values = dict[str, Any]  # by field name
@@ -131,6 +131,11 @@ def name_retest(number: int) -> str:
     return f"{_RETEST}{name_trial(number)}"
 
 
+def label_trial(number: int, source: str) -> str:
+    """Return the name of a trial in charts."""
+    return DEFAULT if source == DEFAULT else f"trial {number}"
+
+
 def is_retest(job: Job) -> bool:
     """Return whether a job trains a trial's settings again."""
     return job.request.variant.startswith(_RETEST)
@@ -138,12 +143,12 @@ def is_retest(job: Job) -> bool:
 
 def read_sweep(group: GroupDir) -> SweepRecord:
     """Read sweep.json; RunStateError if it is missing or damaged."""
-    return read_validated(group.path / _RECORD, _RECORD_TYPE)
+    return read_validated(group.path / SWEEP, _RECORD_TYPE)
 
 
 def write_sweep(group: GroupDir, record: SweepRecord) -> None:
     """Replace sweep.json."""
-    write_json(group.path / _RECORD, record.model_dump())
+    write_json(group.path / SWEEP, record.model_dump())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ state folder, or in memory if that can't be written.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,6 +106,24 @@ def permit_kwargs(env_id: str, kwargs: Mapping[str, Any], *, typed: bool = False
     if "explore" in env_id.lower():
         for name in _HOSTS.intersection(kwargs):
             permit_contact(f"{env_id} with {name}={kwargs[name]!r}", typed=typed)
+
+
+def permit_copies(
+    kwargs: Mapping[str, Any], runs: Sequence[Path], *, typed: bool = False, copied: Container[str] = ()
+) -> None:
+    """Check the files that arguments of a new run name, which it copies into its folder; TrustError for one
+    that is neither in the current folder nor in `runs`, from which the arguments may come: a shared run must
+    not contain the user's private files. copied: arguments with copies in the parent."""
+    folders = [Path(os.getcwd()), *runs] if runs else [Path("/")]
+    own = [os.path.realpath(folder) for folder in folders]
+    for key, value in kwargs.items():
+        if key in copied or not isinstance(value, str) or not value or not os.path.exists(value):
+            continue
+        path = Path(os.path.realpath(value))
+        if not any(path.is_relative_to(folder) for folder in own):
+            line = f"a copy of {path}"
+            problem = f"a file, not you, asks for {line} in the run ({key})"
+            permit_request(line, problem, typed=typed, done="nothing was copied")
 
 
 def find_data_folders(files: Iterable[Path]) -> list[Path]:

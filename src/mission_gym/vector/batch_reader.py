@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mission_gym.data import Array, EnvSpec, Leaves
-from mission_gym.env.contract import can_hold, explain_vector_reward, find_wrong_value, suggest_dtype
+from mission_gym.env.contract import explain_vector_reward, find_misfit, find_wrong_value
 from mission_gym.env.leaves import ObsReader
 from mission_gym.env.masks import MaskLayout
 from mission_gym.env.probe import MASK_KEY
@@ -38,14 +38,9 @@ class BatchReader:
         checked = []
         for leaf, spec in zip(leaves, self.spec.leaves, strict=True):
             got = np.asarray(leaf)
-            expected = (num_rows, *spec.shape)
-            fits = can_hold(spec, got.dtype, is_strict=isinstance(leaf, np.ndarray) and not self.spec.bare)
-            if got.shape != expected or not fits:
-                remedy = suggest_dtype(spec.dtype) if got.shape == expected else ""
-                raise EnvContractError(
-                    f"observation {spec.name!r} of the batch has shape {got.shape} and dtype {got.dtype}, "
-                    f"expected shape {expected} and dtype {spec.dtype}{remedy} [{self.spec.env_id}]"
-                )
+            if problem := find_misfit(spec, got, (num_rows, *spec.shape)):
+                what = f"observation {spec.name!r} of the batch {problem}"
+                raise EnvContractError(f"{what} [{self.spec.env_id}]")
             checked.append(got.astype(spec.dtype, copy=False))
         if self._watch.suspects(tuple(checked)):
             for row in range(num_rows):

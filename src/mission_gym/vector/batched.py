@@ -94,8 +94,10 @@ class BatchedVec(Vector):
         if ended.size:
             last = infos.get("final_info", infos) if same_step else infos
             episodes = [self._finish(int(row), bool(terminated[row]), last) for row in ended]
+            # Nothing is bootstrapped from the last observation of a terminated row, so it may be missing.
+            has_final = same_step and ("final_obs" in infos or bool(truncated.any()))
             final_obs, final_mask = (
-                read.read_final(infos, last, ended) if same_step else read.read_shown(obs, last, ended)
+                read.read_final(infos, last, ended) if has_final else read.read_shown(obs, last, ended)
             )
         mask = read.masks(obs, infos, np.zeros_like(done) if same_step else done)
         self._resetting = done if self._mode == AutoresetMode.NEXT_STEP else np.zeros_like(done)

@@ -48,7 +48,7 @@ class GymVector(VectorEnv[Any, Any, Any]):
         spec = vec.spec
         self.num_envs = vec.num_envs
         self.companion = companion
-        self._mode = autoreset_mode
+        self._mode = self.autoreset_mode = autoreset_mode  # TorchRL reads the attribute
         self._vec = vec
         self.single_observation_space = spec.observation_space
         self.single_action_space = spec.action_space

@@ -371,7 +371,7 @@ def probe_in_worker(
 
 def _receive_pace(child: Child, replies: list[bytes], measure_s: float) -> Pace | None:
     """The pace that the child sends after its spec, or an estimate from outside if it sends none in time."""
-    begun, queued_s, cpu_s = time.monotonic(), read_queued_s(child.pid), _read_cpu_s(child.pid)
+    begun, queued_s, (cpu_s, _) = time.monotonic(), read_queued_s(child.pid), _read_use(child.pid)
     if len(replies) == 1:
         try:
             replies = [*replies, *child.wait(measure_s + _LAST_STEP_S)]
@@ -380,14 +380,17 @@ def _receive_pace(child: Child, replies: list[bytes], measure_s: float) -> Pace 
     if len(replies) > 1:
         pace: Pace | None = open_reply(replies[1])
         return pace
-    cpu_s, queued_s = _read_cpu_s(child.pid) - cpu_s, read_queued_s(child.pid) - queued_s
-    own_s = max(time.monotonic() - begun - queued_s, cpu_s)
-    return Pace(0, own_s, 0.0, cpu_s / own_s)
+    (end_s, is_runnable), queued_s = _read_use(child.pid), read_queued_s(child.pid) - queued_s
+    own_s = max(time.monotonic() - begun - queued_s, end_s - cpu_s)
+    # On a busy machine, a wait for a core that has not ended is not counted yet.
+    return Pace(0, own_s, 0.0, 1.0 if is_runnable else (end_s - cpu_s) / own_s)
 
 
-def _read_cpu_s(pid: int) -> float:
+def _read_use(pid: int) -> tuple[float, bool]:
+    """The CPU seconds of a process, and whether it computes or waits for a core only."""
     import psutil  # takes 20 ms to import, and most vectors time nothing
 
     with contextlib.suppress(psutil.Error):
-        return sum(psutil.Process(pid).cpu_times()[:2])
-    return 0.0
+        process = psutil.Process(pid)
+        return sum(process.cpu_times()[:2]), process.status() == psutil.STATUS_RUNNING
+    return 0.0, False

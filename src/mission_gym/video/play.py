@@ -22,6 +22,7 @@ from mission_gym.data import Array, EnvSpec, Leaves
 from mission_gym.env.agents import AgentsEnv
 from mission_gym.env.agents_slot import make_slot
 from mission_gym.env.factory import Env, EnvRequest, Factory, make_factory
+from mission_gym.env.user_code import find_line
 from mission_gym.errors import EnvContractError, MissionGymError, UsageError, describe
 from mission_gym.procs import Link, describe_error, with_companion
 
@@ -37,7 +38,7 @@ def env_errors(call: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # border: the user's environment
-        raise EnvContractError(f"{call} raised {describe(error)}") from error
+        raise EnvContractError(f"{call} raised {describe(error)} at {find_line(error)}") from error
 
 
 def render_frame(env: Env) -> Array:
@@ -66,6 +67,7 @@ class PlayState(NamedTuple):
     leaves: Leaves  # [R, ...]
     mask: Array | None  # [R, ...]
     has_ended: bool
+    outcome: str | None = None  # of an episode that has ended
 
 
 class _EnvService:
@@ -102,7 +104,7 @@ class _EnvService:
         slot, spec = self._slot, self._spec
         leaves = slot.obs if spec.agents else tuple(np.asarray(leaf)[None] for leaf in slot.obs)
         mask = None if slot.mask is None else slot.mask.reshape(spec.num_agents, -1)
-        return PlayState(leaves, mask, slot.ended)
+        return PlayState(leaves, mask, slot.ended, slot.info.get("outcome") if slot.ended else None)
 
 
 def serve(link: Link, setup: bytes) -> None:

@@ -119,6 +119,13 @@ def play_frames(opened: OpenRun, seed: int, *, explore: bool = False) -> Iterato
     yield from repeat(frame, round(_LAST_S * fps))
 
 
+def find_outcome(opened: OpenRun, seed: int) -> str | None:
+    """Play the episode that `play_frames` shows, without rendering, and return its outcome."""
+    with EnvProcess(opened.environment, renders=False) as env:
+        *_, last = _play(opened, env, seed, explore=False)
+    return last.outcome
+
+
 def play_page(opened: OpenRun, seed: int, *, explore: bool = False) -> str:
     """Play one episode and return the environment's page of it; UsageError if it has none."""
     with EnvProcess(opened.environment, renders=False) as env:
@@ -132,18 +139,18 @@ def play_page(opened: OpenRun, seed: int, *, explore: bool = False) -> str:
         return env.make_page()
 
 
-def _play(opened: OpenRun, env: EnvProcess, seed: int, *, explore: bool) -> Iterator[None]:
-    """Play one episode; yields before the first step and after each step."""
+def _play(opened: OpenRun, env: EnvProcess, seed: int, *, explore: bool) -> Iterator[PlayState]:
+    """Play one episode; yields the state before the first step and after each step."""
     spec, rng = opened.environment.spec, generator("record", seed)
     now = env.reset(seed)
     memory = opened.policy.initial_state(spec.num_agents)
-    yield
+    yield now
     while not now.has_ended:
         noise = draw_noise(spec.action, rng, 1, spec.num_agents)[0] if explore else None
         with device_memory(opened.config, acting=True):
             stored, _, memory = opened.policy.act(now.leaves, now.mask, noise, memory)
         now = env.step(action_rows(spec, spec.action.to_env(stored))[0])
-        yield
+        yield now
 
 
 def join_videos(videos: Sequence[tuple[str, Iterator[Array]]], width: int) -> Iterator[Array]:

@@ -1,8 +1,9 @@
 """The cases of `bench defaults`, and trainings of a side on a case. Those of peers are measured once and
 kept.
 
-`python -m mission_gym_bench.defaults.trials FILE [CASE ...]` measures the installed peers again. It runs
-the trials that FILE lacks, two at a time, and stores each result as it arrives. All of it takes hours.
+`python -m mission_gym_bench.defaults.trials FILE [SIDE ...] [CASE ...]` measures the peers again, both unless
+a SIDE is named, or `ours`. It runs the trials that FILE lacks, two at a time, and stores each result as it
+arrives. All of it takes hours.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MODULES = {
     "box2d": "Box2D",
     "mujoco": "mujoco",
 }  # extras of ours -> the module that shows they are installed
-_SEEDS = (1, 2, 3, 4, 5)  # the least of a comparison; CleanRL's values and the toys have two
+_SEEDS = (1, 2, 3, 4, 5)  # the least of a comparison; most kept cases have two or three
 _OWN = "mission-gym"  # the version that does not affect peers
 _HOW = (
     "train_s: CPU seconds of training, in one process with one thread, without start-up and evaluations."
@@ -164,10 +165,10 @@ def write_trials(path: Path, machine: Mapping[str, str], trials: Sequence[Defaul
     write_atomic(path, f'{head},\n "trials": [\n  {lines}\n ]\n}}\n')
 
 
-def measure_peers(path: Path, cases: Sequence[DefaultsCase]) -> None:
+def measure_lacking(path: Path, sides: Sequence[str], cases: Sequence[DefaultsCase]) -> None:
     """Measure the trials that the file lacks; UsageError if it comes from another machine or versions."""
     machine = describe_machine()
-    if "sb3" not in find_sides():
+    if "sb3" not in find_sides() and set(sides) != {OURS}:
         raise UsageError('both peers need SB3, which is not installed; run: pip install "mission-gym[sb3]"')
     kept: list[DefaultsTrial] = []
     if path.exists():
@@ -183,7 +184,7 @@ def measure_peers(path: Path, cases: Sequence[DefaultsCase]) -> None:
         kept.append(trial)
         write_trials(path, machine, kept)
 
-    measure_trials(PEERS, [case for case in cases if case.is_there], _SEEDS, known=kept, keep=keep)
+    measure_trials(sides, [case for case in cases if case.is_there], _SEEDS, known=kept, keep=keep)
 
 
 def _shorten(value: Any) -> Any:
@@ -210,6 +211,10 @@ if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     try:
-        measure_peers(Path(sys.argv[1]), find_cases(sys.argv[2:]))
+        names = sys.argv[2:]
+        chosen = [name for name in names if name in _TRAINERS]
+        measure_lacking(
+            Path(sys.argv[1]), chosen or PEERS, find_cases([name for name in names if name not in chosen])
+        )
     except MissionGymError as error:
         sys.exit(f"error: {error}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 from mission_gym.store.rundir import RunDir
 from mission_gym_bench.faults.fake_clock import fake_wall_clock, set_shift
@@ -16,44 +15,22 @@ from mission_gym_bench.faults.harness import (
     WORKERS,
     FaultCase,
     Harness,
-    SkippedFault,
     must,
     must_be_tidy,
     must_equal,
 )
 
 _HOLDS = "the run ends with the same bits; every time is finite and not negative"
-_LIBRARIES = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
 _LONG = ("--timesteps", "8000", "--checkpoint-freq", "1000", "--n-epochs", "2")
 _FASTEST = 1e7  # steps/s that no run reaches
 
 
 def make_clock_faults() -> Iterator[FaultCase]:
     """Yield shifts by an hour either way, during a run and between."""
-    for way, shift in {"back": "-3600", "forward": "+3600"}.items():
-        # In one process: libfaketime also moves the ends of sleeps, and waiting for workers fails.
-        injections = {"": _jump, " before a resume": _jump_between, ", workers": _jump_with_workers}
-        for when, inject in injections.items():
+    for way, shift in {"back": -3600.0, "forward": 3600.0}.items():
+        for when, inject in _INJECTIONS.items():
             name, is_quick = f"set {way} an hour{when}", way == "back" and not when
-            yield FaultCase("clock", name, _HOLDS, partial(inject, shift=shift), is_quick)
-
-
-def find_library() -> Path:
-    """Return libfaketime; SkippedFault if it is not installed."""
-    for pattern in _LIBRARIES:
-        for path in Path("/").glob(pattern.lstrip("/")):
-            return path
-    raise SkippedFault("libfaketime is not installed (apt-get install faketime)")
-
-
-def fake_clock(shift: Path) -> dict[str, str]:
-    """Return the environment variables of a process whose clock follows the shift in a file."""
-    return {
-        "LD_PRELOAD": str(find_library()),
-        "FAKETIME_TIMESTAMP_FILE": str(shift),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+            yield FaultCase("clock", name, _HOLDS, partial(inject, shift), is_quick)
 
 
 def _train_straight(harness: Harness, *flags: str) -> RunDir:
@@ -63,48 +40,44 @@ def _train_straight(harness: Harness, *flags: str) -> RunDir:
     return straight.only_run()
 
 
-def _check(harness: Harness, run: RunDir, straight: RunDir) -> None:
+def _check(harness: Harness, run: RunDir, straight: RunDir, shift: float) -> None:
+    now = time.time() + shift
+    must(abs(run.read_status()["heartbeat"] - now) < 1800, "the clock was not set")
     must_be_tidy(run)
     must_equal(run, straight)
     must_have_sane_times(run)
     harness.must_leave_nothing()
 
 
-def _jump(harness: Harness, shift: str) -> None:
-    clock = harness.folder / "clock"
-    clock.write_text("+0\n")
-    straight = _train_straight(harness, *SERIAL, *_LONG)
-    command = harness.spawn(*harness.train("CartPole-v1", *SERIAL, *_LONG), env=fake_clock(clock))
-    run = harness.wait_for_step(command, 2000)
-    clock.write_text(f"{shift}\n")
-    command.wait().expect(0)
-    _check(harness, run, straight)
-
-
-def _jump_with_workers(harness: Harness, shift: str) -> None:
-    """Shift the clock of Python processes only, workers included."""
+def _jump(vector: tuple[str, ...], shift: float, harness: Harness) -> None:
     clock = harness.folder / "clock"
     set_shift(clock, 0.0)
-    straight = _train_straight(harness, *WORKERS, *_LONG)
-    words = harness.train("CartPole-v1", *WORKERS, *_LONG)
+    straight = _train_straight(harness, *vector, *_LONG)
+    words = harness.train("CartPole-v1", *vector, *_LONG)
     command = harness.spawn(*words, env=fake_wall_clock(harness.folder / "site", clock))
     run = harness.wait_for_step(command, 2000)
-    set_shift(clock, float(shift))
+    set_shift(clock, shift)
     command.wait().expect(0)
-    now = time.time() + float(shift)
-    must(abs(run.read_status()["heartbeat"] - now) < 1800, "the clock was not set")
-    _check(harness, run, straight)
+    _check(harness, run, straight, shift)
 
 
-def _jump_between(harness: Harness, shift: str) -> None:
+def _jump_between(shift: float, harness: Harness) -> None:
     clock = harness.folder / "clock"
-    clock.write_text(f"{shift}\n")
+    set_shift(clock, shift)
     straight = _train_straight(harness, *SERIAL, *_LONG)
     command = harness.start(*harness.train("CartPole-v1", *SERIAL, *_LONG))
     run = harness.wait_for_step(command, 2000)
     command.kill()
-    harness.spawn("resume", str(run.path), env=fake_clock(clock)).wait().expect(0)
-    _check(harness, run, straight)
+    clock_env = fake_wall_clock(harness.folder / "site", clock)
+    harness.spawn("resume", str(run.path), env=clock_env).wait().expect(0)
+    _check(harness, run, straight, shift)
+
+
+_INJECTIONS: dict[str, Callable[[float, Harness], None]] = {
+    "": partial(_jump, SERIAL),
+    ", workers": partial(_jump, WORKERS),
+    " before a resume": _jump_between,
+}
 
 
 def must_have_sane_times(run: RunDir) -> None:

@@ -57,7 +57,7 @@ def make_faults() -> list[FaultCase]:
 def measure_faults(*, full: bool) -> list[Row]:
     """One row per group."""
     faults = [fault for fault in make_faults() if full or fault.quick]
-    rows = make_rows(run_faults(faults, at_once=min(2, usable_cores())))
+    rows = make_rows(run_faults(faults, at_once=2 * usable_cores()))  # many of them wait for a timeout
     command = f"mission-gym bench faults{' --full' if full else ''}"
     return [row | {"command": command} for row in rows]
 

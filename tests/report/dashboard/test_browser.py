@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from dashboard_runs import HandRun, Server, make_row
+from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import RunDir
 from mission_gym.store.tables import MetricsLog
 from timeouts import LONG_S
@@ -30,6 +32,10 @@ READ = """title => { const figure = [...document.querySelectorAll("figure.chart"
   const { data, plot } = figure?.chart || {};
   return data ? {x: data.x, y: data.series[0].values, zoom: plot && [plot.scales.x.min, plot.scales.x.max],
     top: figure.getBoundingClientRect().top} : null; }"""
+
+
+def make_request(name: str) -> JobRequest:
+    return JobRequest(name=name, variant=name.partition("-")[0], arguments=(), folder="/", python="python")
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +107,8 @@ def test_a_run_appears_and_grows_without_a_reload(
         float(row["rollout/ep_rew_mean"]) if row["rollout/ep_rew_mean"] else None for row in rows
     ]
     assert tab.read("loss")["y"] == [float(row["train/loss"]) for row in rows]
-    assert "it is done" in tab.page.text_content("#eta")
-    assert "mission-gym eval" in tab.page.text_content("#panel-commands")
+    assert tab.page.text_content("#eta") == "all steps made"
+    tab.page.wait_for_selector("#panel-commands:has-text('mission-gym eval')", state="attached")
     tab.check()
 
 
@@ -194,7 +200,7 @@ def test_the_runs_page_goes_on_after_a_restart_and_in_the_row_that_has_the_focus
     tab.page.wait_for_selector("#runs td:has-text('777')")
     assert tab.page.evaluate("box => document.activeElement.matches(box)", box)
     assert "Time left" in tab.page.text_content("#runs thead")
-    assert tab.page.text_content("#runs td[data-label='Time left']") == "n/a"
+    assert tab.page.text_content("#runs td[data-label='Time left']") == ""
     tab.check()
     assert server.stop() == 0
     tab.page.wait_for_selector("#link.off")
@@ -268,8 +274,127 @@ def test_two_runs_and_a_group_are_compared(
     tab.page.click("#by-time")
     assert tab.read("Return in training")["x"] == [0.1, 0.2, 0.3]
     tab.open("/compare?group=both")
-    tab.page.wait_for_function(f"() => ({READ})('Return in training')?.x.length === 200")
-    assert tab.read("Return in training")["y"][0] == pytest.approx(10 / 7)
+    assert tab.wait_for_steps("Return in training", [10, 20])["y"] == pytest.approx([10 / 7, 20 / 7])
+    tab.check()
+
+
+def test_a_group_has_a_curve_for_each_variant(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    """Runs that end early do not bend the curve of the others."""
+    group = GroupDir.create(
+        tmp_path, "both", "jobs", [make_request(name) for name in ("base-0", "base-1", "wide")]
+    )
+    for name, steps in {"base-0": (10, 20), "base-1": (10, 20, 30), "wide": (10, 20, 30, 40)}.items():
+        run = HandRun(tmp_path, name)
+        run.add(*steps)
+        run.evaluate(20)
+        group.note("started", name)
+        group.note("run", name, run=str(run.dir.path))
+        group.note("ended", name, state="done")
+    tab = Tab(browser, serve(tmp_path))
+    tab.open(f"/compare?group={group.path.name}")
+    tab.wait_for_steps("Return in training", [10, 20, 30, 40])
+    drawn = """title => [...document.querySelectorAll("figure.chart")].find(
+      each => each.querySelector("h3").firstChild.textContent === title).chart.data.series.map(
+      each => [each.label, each.values, Boolean(each.dots)])"""
+    lines = tab.page.evaluate(drawn, "Return in training")
+    assert [(label, dots) for label, _, dots in lines] == [("base, mean of 2", False), ("wide", False)]
+    assert lines[0][1] == pytest.approx([10 / 7, 20 / 7, None, None])
+    assert tab.page.evaluate(drawn, "Return in evaluations") == [
+        ["base, mean of 2", [5], True],
+        ["wide", [5], True],
+    ]
+    tab.page.wait_for_selector("#differences th:has-text('wide')")
+    tab.page.click("#shortest")
+    assert tab.read("Return in training")["zoom"] == [0, 20]
+    tab.page.click("#unzoom")
+    assert tab.read("Return in training")["zoom"] == [10, 40]
+    tab.check()
+
+
+@pytest.mark.parametrize(
+    ("values", "course"),
+    [
+        ([0, 10, 20, 30, 40, 50, 60, 70, 80, 90], "rising"),
+        ([0, 30, 60, 90, 100, 100, 99, 100, 101, 100], "level"),
+        ([0, 50, 100, 100, 100, 90, 80, 60, 40, 30], "falling"),
+        ([50, 50.1, 50, 49.9, 50, 50.1, 50, 49.9, 50, 50], "flat"),
+        ([3, 9, 1, 8, 2, 9, 1, 8, 2, 5], "flat"),
+        ([0, 98, 100, 99, *[100] * 96], "level"),
+    ],
+)
+def test_a_curve_is_judged_by_its_course(
+    browser: Any,
+    serve: Callable[..., Server],
+    hand_run: HandRun,
+    tmp_path: Path,
+    values: list[float],
+    course: str,
+) -> None:
+    tab = Tab(browser, serve(tmp_path))
+    tab.open(f"/run/{hand_run.name}")
+    judge = """async values => (await import("/static/answers.js")).judgeCurve(
+      values.map((_, row) => 10 * row), values)"""
+    assert tab.page.evaluate(judge, values)["course"] == course
+    assert tab.page.evaluate(judge, values[:4]) is None
+
+
+def test_the_answers_follow_the_state_of_a_run(
+    browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
+) -> None:
+    run, now = hand_run.dir, time.time()
+    run.write_status(cause="goal reached: won>=0.5 (at least 0.6 in 100 further episodes)", step=130)
+    tab = Tab(browser, serve(tmp_path))
+    tab.open(f"/run/{hand_run.name}")
+    tab.page.wait_for_selector("#eta:has-text('goal reached')")
+    assert tab.page.text_content("#answers h2") == "Did it learn?"
+    assert "13 % of the budget" in tab.page.text_content("#eta-why")
+    assert tab.page.get_attribute("#progress", "aria-valuenow") == "100"
+    assert "won 50 %" in tab.page.text_content("#winning")
+    with run.lock():
+        phase = {"phase": "evaluating", "phase_since": now, "phase_done": 3, "phase_total": 20}
+        run.write_status(state="running", moved_at=now + 1000, phase_eta_s=75.0, eta_s=90.0, **phase)
+        tab.page.wait_for_selector("#state:has-text('evaluating 3/20')")
+        assert tab.page.text_content("#eta") == "in 1:30"
+        assert "3 of 20 episodes, 1:15 left" in tab.page.text_content("#eta-why")
+        run.write_status(moved_at=now - 45, phase="collecting", phase_total=None)
+        tab.page.wait_for_selector("#eta:has-text('no step for')")
+        assert "--env-timeout" in tab.page.text_content("#eta-why")
+    tab.check()
+
+
+def test_charts_are_searched_saved_and_drawn_with_a_logarithmic_axis(
+    browser: Any, serve: Callable[..., Server], hand_run: HandRun, tmp_path: Path
+) -> None:
+    hand_run.add(40, **{"train/clip_range": 0.2, "episode/=SUM(A1)": 2.0})
+    hand_run.add(50, **{"train/clip_range": 0.2, "episode/=SUM(A1)": 3.0})
+    tab = Tab(browser, serve(tmp_path))
+    tab.open(f"/run/{hand_run.name}")
+    tab.wait_for_steps("Return", [10, 20, 30, 40, 50])
+    assert "clip range 0.2" in tab.page.text_content("#constants")
+    assert tab.page.query_selector("figure:has-text('clip range')") is None
+    figure = "figure:has(.title:text-is('Return'))"
+    tab.page.click(f"{figure} button:text-is('log')")
+    tab.page.wait_for_function(
+        "() => [...document.querySelectorAll('figure.chart')][0].chart.plot.scales.y.distr === 3"
+    )
+    with tab.page.expect_download() as download:
+        tab.page.click(f"{figure} button:text-is('CSV')")
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert lines[0] == 'step,"training, last 100 episodes"'
+    assert lines[1] == f"10,{10 / 7}"
+    assert lines[-1] == '20,5,4,6,"evaluation, 95 %"'
+    assert (
+        tab.page.evaluate(
+            "() => [...document.querySelectorAll('figure.chart')].find("
+            "each => each.textContent.includes('=SUM')).chart.makeCsv().split('\\r\\n')[0]"
+        )
+        == "step,'=SUM(A1)"
+    )
+    tab.page.fill("#search", "LOSS")
+    assert not tab.page.is_visible(figure)
+    assert tab.page.is_visible("#chart-train\\/loss")
     tab.check()
 
 

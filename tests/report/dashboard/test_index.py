@@ -15,6 +15,7 @@ from mission_gym.report.dashboard.index import Index
 from mission_gym.store import lock
 from mission_gym.store.groups import GroupDir, JobRequest
 from mission_gym.store.rundir import RunDir
+from mission_gym.store.sweeps import Candidate, Question, SweepRecord, TrialRow, write_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -150,6 +151,41 @@ def test_the_queue_is_in_the_order_of_starts(hand_run: HandRun, tmp_path: Path) 
     )  # fmt: skip
     assert news["names"] is None
     assert index.changes(news["version"])["groups"] is None
+
+
+def test_a_sweep_draws_its_best_trials_and_then_its_retests(hand_run: HandRun, tmp_path: Path) -> None:
+    names = ["t000", "t001", "t002", "retest-t002"]
+    group = GroupDir.create(tmp_path, "lr", "sweep", [request(name) for name in names])
+    for name in names[:3]:
+        group.note("run", name, run=f"/elsewhere/{name}-run")
+    question = Question(
+        asked={}, values={}, over="", axes=[], starts=[], measure="return", trials=3, budget_s=None,
+        seeds=[0], retest=1, retest_seeds=[1], folder="/",
+    )  # fmt: skip
+    rows = [
+        TrialRow(number=number, source=source, state="complete", values={}, score=score)
+        for number, source, score in ((0, "default", 5.0), (1, "search", None), (2, "search", 7.0))
+    ]
+    record = SweepRecord(question=question, trials=rows)
+    write_sweep(group, record)
+    (row,) = Index(tmp_path).changes(0)["groups"]
+    assert row["variants"] == [
+        {"name": "trial 2", "runs": ["t002-run"]},
+        {"name": "default", "runs": ["t000-run"]},
+    ]
+    assert row["best_score"] == 7.0
+    group.note("run", "retest-t002", run="/elsewhere/again")
+    record.candidates, record.best_trial = [Candidate(trial=2, source="search", values={}, mean=6.5)], 2
+    write_sweep(group, record)
+    (row,) = Index(tmp_path).changes(0)["groups"]
+    assert row["variants"] == [{"name": "trial 2 on fresh seeds", "runs": ["again"]}]
+    assert row["best_score"] == 6.5
+
+
+def test_the_best_evaluation_and_the_algorithm_are_in_the_row(hand_run: HandRun, tmp_path: Path) -> None:
+    (row,) = Index(tmp_path).changes(0)["rows"]
+    assert (row["best_return"], row["best_rate"]) == (5.0, 0.5)
+    assert row["env"] == "toys:Hand"
 
 
 def test_a_journal_can_not_name_a_run_of_another_folder(hand_run: HandRun, tmp_path: Path) -> None:

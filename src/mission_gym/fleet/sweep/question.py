@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args
 
-from mission_gym.config.layers import Resolved, apply_image_profile, find_settings
+from mission_gym.config.layers import Resolved, apply_image_profile, apply_waiting_profile, find_settings
 from mission_gym.config.plain_yaml import to_plain
 from mission_gym.config.rules import apply_rules, fix_num_envs
 from mission_gym.config.sizes import parse_count, parse_duration_s
@@ -197,7 +197,8 @@ def _drop_choices(preview: SweepPreview, axes: list[Axis], values: Values, resol
     others = {key: value for key, value in values.items() if key not in {"preset", *names, *aliases}}
     agents = {"vector.num_agents": base.config.vector.num_agents}
     dropped = fix_num_envs(resolve(others)).with_values(agents, "environment")
-    return apply_image_profile(dropped) if preview.sees_images else dropped
+    dropped = apply_image_profile(dropped) if preview.sees_images else dropped
+    return apply_waiting_profile(dropped) if preview.waits_on_loop else dropped
 
 
 def _list_differences(resolved: Resolved, plain: Resolved) -> Values:

@@ -157,6 +157,8 @@ def describe_verdict(candidates: Sequence[Candidate]) -> str:
         return "no run on fresh seeds was completed, so there is no result"
     if default is None or default.iqm is None:
         return "the default completed no run on fresh seeds"
+    if len(candidates) == 1:
+        return "only the default was trained on fresh seeds; --retest 2 or more compares the best trials"
     if best is default:
         return "no setting beats the default on fresh seeds; the default stays"
     means = f"mean {show_number(best.mean)} against {show_number(default.mean)}"

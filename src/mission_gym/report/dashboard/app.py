@@ -25,9 +25,12 @@ from mission_gym.report.dashboard.follow import Follower, encode, read_status, s
 from mission_gym.report.dashboard.guard import Guard
 from mission_gym.report.dashboard.index import Index, read_first_event
 from mission_gym.report.dashboard.rows import find_last, make_columns, read_part
-from mission_gym.report.documents import compare_runs
+from mission_gym.report.documents import best_evaluation, compare_runs
+from mission_gym.report.groups import RunSet, compare_groups, render_groups
 from mission_gym.report.pages import describe_panels, list_videos, make_templates, render_panels
+from mission_gym.report.sweeps import render_sweep
 from mission_gym.store.evals import SELECT, read_baselines, read_evals
+from mission_gym.store.groups import GroupDir
 from mission_gym.store.metrics import Metric
 from mission_gym.store.rundir import RunDir
 
@@ -73,11 +76,12 @@ class _Pages:
         return self._page("message.html", code=code, text=text)
 
     def runs(self, request: Request) -> Response:
-        return self._page("runs.html", folder=self._index.shown)
+        return self._page("runs.html", folder=str(self._index.runs_dir))
 
     def run(self, request: Request) -> Response:
         run = self._find(request)
-        return self._page("run.html", name=run.name, panels=self._render_panels(run))
+        group = self._index.find_group_of(run.name)
+        return self._page("run.html", name=run.name, group=group, panels=self._render_panels(run))
 
     def compare(self, request: Request) -> Response:
         return self._page("compare.html")
@@ -126,7 +130,24 @@ class _Pages:
         html = self._templates.get_template("panels/compare.html").render(
             document, num_left_out=max(0, len(runs) - _NUM_COMPARED)
         )
-        return _json({"html": html})
+        groups = (self._index.find_group(name) for name in request.query_params.getlist("group"))
+        own = [self._render_group(group) for group in groups if group is not None]
+        return _json({"html": "".join([*own, html])})
+
+    def _render_group(self, group: GroupDir) -> str:
+        """The trials of a sweep, or the variants of another group."""
+        try:
+            if group.read().kind == "sweep":
+                return render_sweep(self._templates, group)
+            sets: dict[str, list[RunDir]] = {}
+            for job in group.read_jobs().values():
+                run = self._index.find(job.run.name) if job.run is not None else None
+                if run is not None:
+                    sets.setdefault(job.request.variant, []).append(run)
+            compared = compare_groups([RunSet(name, tuple(runs)) for name, runs in sets.items()])
+            return render_groups(self._templates, compared, title=group.path.name, with_charts=False)
+        except MissionGymError as error:
+            raise HTTPException(409, str(error)) from error
 
     def index_events(self, request: Request) -> Response:
         self._check_streams()
@@ -197,11 +218,14 @@ def make_app(
 
 def _describe_context(run: RunDir) -> dict[str, Any]:
     """The data of the charts that are not rows."""
-    first = read_first_event(run)
+    first, best = read_first_event(run), best_evaluation(run)
     return {
         "main_outcome": first.main_outcome,
         "stages": first.stages,
         "evals": _list_evals(run),
+        "best": None
+        if best is None
+        else {key: best.get(key) for key in (*_EVAL_KEYS, "confirmed", "chosen_from")},
         "baselines": read_baselines(run),
     }
 

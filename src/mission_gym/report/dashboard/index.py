@@ -10,17 +10,20 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import MissionGymError
 from mission_gym.report.dashboard.files import REFUSED, Stamp, is_contained, stamp
 from mission_gym.report.dashboard.rows import read_first, read_part
-from mission_gym.report.documents import find_lineage
+from mission_gym.report.documents import best_evaluation, find_lineage
 from mission_gym.report.groups import describe_jobs
 from mission_gym.store.groups import GroupDir, GroupRecord, Job
 from mission_gym.store.rundir import RunDir, View, list_fields
+from mission_gym.store.sweeps import SWEEP, SweepRecord, label_trial, name_retest, name_trial, read_sweep
 
 _FRESH_S = 0.5  # how old the reported state may be
 _NUM_SPARK = 24  # points of a sparkline
@@ -30,6 +33,7 @@ _SETTLED_NS = 2 * 10**9  # file systems have coarse clocks: a recent change may 
 _LIST_TURNS = 10  # scans after which folders are listed again in any case
 _LIVE = ("starting", "running")
 _NUM_LETTERS = 300  # of a cause
+_NUM_VARIANTS = 8  # of a group that are drawn, one colour each
 _NUMBERS, _TEXTS = list_fields(View.NUMBER), list_fields(View.TEXT)
 FindRow = Callable[[str], Mapping[str, Any] | None]  # the row of a run, by name
 
@@ -80,6 +84,20 @@ class Index:
                 "groups": self._groups if self._groups_version > since else None,
                 "problem": self.problem,
             }
+
+    def find_group(self, name: str) -> GroupDir | None:
+        """The group of this name; None if there is none that may be shown."""
+        with self._lock:
+            self._scan()
+            is_known = any(group["name"] == name and not group["problem"] for group in self._groups)
+        group = GroupDir(self.runs_dir / name)
+        return group if is_known and is_contained(group.path, "jobs") else None
+
+    def find_group_of(self, name: str) -> dict[str, Any] | None:
+        """The row of the group of a run, as of the last scan."""
+        with self._lock:
+            self._scan()
+            return next((group for group in self._groups if name in group["runs"]), None)
 
     def _scan(self) -> None:
         """Read what may have changed: live runs every time, ended runs in turns."""
@@ -186,7 +204,8 @@ def _is_unicode(name: str) -> bool:
 def _describe(run: RunDir) -> dict[str, Any]:
     """The row of a run, with the reason if it can't be read."""
     row: dict[str, Any] = dict.fromkeys((*_TEXTS, *_NUMBERS)) | {"name": run.name}
-    row |= {"env": None, "parent": None, "main": None, "spark": None, "outcomes": {}}
+    row |= {"env": None, "algo": None, "parent": None, "main": None, "spark": None, "outcomes": {}}
+    row |= {"best_return": None, "best_rate": None}
     if not is_contained(run.path):
         return row | {"state": "refused", "cause": REFUSED}
     try:
@@ -194,12 +213,24 @@ def _describe(run: RunDir) -> dict[str, Any]:
     except MissionGymError as error:
         return row | {"state": "damaged", "cause": str(error)}
     first, outcomes = read_first_event(run), status.get("outcomes")
+    if first.env is None:  # it failed, or is being planned
+        env, algo = _read_config(run)
+        first = first._replace(env=env, algo=algo)
     row |= {key: _to_number(status.get(key)) for key in _NUMBERS}
     row |= {key: value for key in _TEXTS if isinstance(value := status.get(key), str)}
     if isinstance(outcomes, dict):
         row["outcomes"] = {name: _to_number(rate) for name, rate in outcomes.items()}
     parent = lineage.parent if lineage else None
-    return row | {"env": first.env, "main": first.main_outcome, "parent": parent}
+    best = (best_evaluation(run) if is_contained(run.path, "eval") else None) or {}
+    rate = ((best.get("outcomes") or {}).get(first.main_outcome) or {}).get("rate")
+    return row | {
+        "env": first.env,
+        "algo": first.algo,
+        "main": first.main_outcome,
+        "parent": parent,
+        "best_return": _to_number(best.get("return_mean")),
+        "best_rate": _to_number(rate),
+    }
 
 
 def _to_number(value: Any) -> float | None:
@@ -212,6 +243,7 @@ class FirstEvent(NamedTuple):
     """The first event of a run, which describes it."""
 
     env: str | None
+    algo: str | None
     main_outcome: str | None
     stages: list[str]  # of its curriculum
 
@@ -224,15 +256,26 @@ def read_first_event(run: RunDir) -> FirstEvent:
     rows = [fact for fact in facts if isinstance(fact, dict)] if isinstance(facts, list) else []
     return FirstEvent(
         next((str(fact.get("value")) for fact in rows if fact.get("name") == "environment"), None),
+        algo if isinstance(algo := first.get("algo"), str) else None,
         outcome if isinstance(outcome, str) else None,
         [str(name) for name in stages] if isinstance(stages, list) else [],
     )
+
+
+def _read_config(run: RunDir) -> tuple[str | None, str | None]:
+    """The environment and the algorithm of a run that has no events yet."""
+    try:
+        stored = read_stored(run.config_yaml)
+        return str(stored["env.env_id"].value), str(stored["run.algo"].value)
+    except (MissionGymError, KeyError):
+        return None, None
 
 
 class _StoredGroup(NamedTuple):
     stamps: tuple[Stamp, ...]
     record: GroupRecord
     jobs: dict[str, Job]
+    sweep: SweepRecord | None
 
 
 class _Groups:
@@ -255,7 +298,9 @@ class _Groups:
                     **stored.record.model_dump(
                         include={"kind", "iqm", "low", "high", "mean", "values", "created"}
                     ),
-                    "runs": [Path(run).name for run in stored.record.runs],
+                    "runs": list(dict.fromkeys(_list_run_names(stored))),
+                    "variants": _list_variants(path.name, stored),
+                    "best_score": _find_score(stored.sweep),
                     "jobs": _describe_jobs(GroupDir(path), stored.jobs, find_row),
                     "problem": "",
                 }
@@ -263,14 +308,55 @@ class _Groups:
                 self._stored.pop(path, None)
                 kind, problem = "damaged", str(error)
         unknown = dict.fromkeys(("iqm", "low", "high", "mean", "values", "created"))
-        return {"name": path.name, "kind": kind, **unknown, "runs": [], "jobs": [], "problem": problem}
+        empty: dict[str, Any] = {"runs": [], "jobs": [], "variants": [], "best_score": None}
+        return {"name": path.name, "kind": kind, **unknown, **empty, "problem": problem}
 
     def _read(self, group: GroupDir) -> _StoredGroup:
-        stamps = (stamp(group.group_json), stamp(group.journal.path), stamp(group.path / "jobs"))
+        files = (group.group_json, group.journal.path, group.path / "jobs", group.path / SWEEP)
+        stamps = tuple(stamp(path) for path in files)
         stored = self._stored.get(group.path)
         if stored is None or stored.stamps != stamps:
-            stored = self._stored[group.path] = _StoredGroup(stamps, group.read(), group.read_jobs())
+            record = group.read()
+            sweep = None
+            with suppress(MissionGymError):  # it is written after the first trial
+                sweep = read_sweep(group) if record.kind == "sweep" else None
+            stored = self._stored[group.path] = _StoredGroup(stamps, record, group.read_jobs(), sweep)
         return stored
+
+
+def _list_run_names(stored: _StoredGroup) -> Iterator[str]:
+    """The runs of the group's result, and those of jobs that have not ended."""
+    yield from (Path(run).name for run in stored.record.runs)
+    yield from (job.run.name for job in stored.jobs.values() if job.run is not None)
+
+
+def _list_variants(name: str, stored: _StoredGroup) -> list[dict[str, Any]]:
+    """The variants of a group that are drawn, each with the names of its runs: all, or of a sweep the ones
+    that were trained again, or else the best trials. A group without jobs is one variant."""
+    runs: dict[str, list[str]] = {}
+    for job in stored.jobs.values():
+        if job.run is not None:
+            runs.setdefault(job.request.variant, []).append(job.run.name)
+    runs = runs or {name: [Path(run).name for run in stored.record.runs]}
+    names, labels = list(runs), {name: name for name in runs}
+    if stored.sweep is not None:
+        scored = [row for row in stored.sweep.trials if row.score is not None]
+        ranked = sorted(scored, key=lambda row: -(row.score or 0.0))
+        again = [name_retest(each.trial) for each in stored.sweep.candidates]
+        names = [name for name in again or (name_trial(row.number) for row in ranked) if name in runs]
+        for row in stored.sweep.trials:
+            labels[name_trial(row.number)] = label = label_trial(row.number, row.source)
+            labels[name_retest(row.number)] = f"{label} on fresh seeds"
+    return [{"name": labels[name], "runs": runs[name]} for name in names[:_NUM_VARIANTS]]
+
+
+def _find_score(sweep: SweepRecord | None) -> float | None:
+    """The mean of a sweep's winner, or else the score of its best trial so far."""
+    if sweep is None:
+        return None
+    means = [each.mean for each in sweep.candidates if each.trial == sweep.best_trial]
+    scores = [row.score for row in sweep.trials if row.score is not None]
+    return _to_number(means[0]) if means else max(scores, default=None)
 
 
 def _describe_jobs(group: GroupDir, jobs: Mapping[str, Job], find_row: FindRow) -> list[dict[str, Any]]:
@@ -286,6 +372,7 @@ def _describe_jobs(group: GroupDir, jobs: Mapping[str, Job], find_row: FindRow) 
             | {
                 "run": run if run and find_row(run) else None,
                 "cause": (row["cause"] or "").partition("\n")[0][:_NUM_LETTERS],
+                "variant": job.request.variant,
                 "priority": job.request.priority,
                 "waits_for": waits_for if row["state"] == "queued" else None,
             }

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from rich import box
@@ -20,7 +20,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from mission_gym.report.formats import show_number
+from mission_gym.report.formats import show_count, show_duration, show_number
 from mission_gym.report.groups import describe_jobs, show_counts, view_jobs
 from mission_gym.report.screen.streams import SafeStream, strip_control
 from mission_gym.report.terminal import Event, RunView
@@ -29,6 +29,7 @@ from mission_gym.store.groups import GroupDir, Job
 
 _PIPED_WIDTH = 200  # lines of a file need not fit into 80 columns
 _RUN_S, _JOBS_S = 5.0, 30.0  # between two plain lines
+_PLAY_S = 0.1  # between two updates of a live line
 
 
 class _InertConsole(Console):
@@ -139,6 +140,46 @@ def view_metrics(row: Mapping[str, Any]) -> RenderableType:
             section = head
         table.add_row(f"  {tail}", show_number(value))
     return table
+
+
+class PlayScreen(_LiveView):
+    """Shows the progress of evaluations and videos: a live line in a terminal, else plain lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown_at = self._begun_at = time.monotonic()
+
+    def expect(self, what: str, num_episodes: int) -> Callable[[int, int], None]:
+        """A player begins; returns the function that takes its ended episodes and its steps."""
+        self._begun_at = time.monotonic()
+
+        def see(num_ended: int, num_steps: int) -> None:
+            spent_s = time.monotonic() - self._begun_at
+            left = f", {show_duration(spent_s * (num_episodes / num_ended - 1))} left" if num_ended else ""
+            self._show(
+                f"{what}: {show_count(num_ended)} of {show_count(num_episodes)} episodes,"
+                f" {show_count(num_steps)} steps{left}"
+            )
+
+        return see
+
+    def count(self, frames: Iterable[Any]) -> Iterator[Any]:
+        """Pass the frames of a video on."""
+        self._begun_at = time.monotonic()
+        for number, frame in enumerate(frames, 1):
+            self._show(f"frame {show_count(number)}, {show_duration(time.monotonic() - self._begun_at)}")
+            yield frame
+        self._show("writing the video")
+
+    def _show(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._shown_at < (_PLAY_S if self._is_live else _RUN_S):
+            return
+        self._shown_at = now
+        if self._is_live:
+            self._update(Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
+        else:
+            self._console.print(Text(text), soft_wrap=True)
 
 
 class JobsScreen(_LiveView):

@@ -5,14 +5,22 @@
 import { bytes, duration, make, number, put, short } from "./lib.js";
 
 const COLORS = 8;
+const MOST_LEGEND_PX = 84;
 const NEAR = "400px"; // charts this far outside the window are drawn
 const fontSize = () => parseFloat(style("--chart-font")) || 12;
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 export const colorOf = (index) => `--c${index % COLORS}`;
 
+// The same colour for an outcome on every page and in reports: green for the main one, then warm ones.
+const OUTCOME_COLORS = [2, 1, 4, 5, 3, 7, 6, 0];
+export const outcomeColor = (index, hasMain) => colorOf(OUTCOME_COLORS[(index + (hasMain ? 0 : 1)) % COLORS]);
+export const orderOutcomes = (names, main) => [...new Set([main, ...names])].filter((name) => name && (name !== main || names.includes(name)));
+
 export class Board {
   // The charts of one page, and their shared state.
-  constructor(onZoom = () => {}) {
+  // name: of the files that are downloaded.
+  constructor(name, onZoom = () => {}) {
+    this.name = name;
     this.charts = [];
     this.byTime = false;
     this.zoom = null;
@@ -53,8 +61,9 @@ export class Board {
 }
 
 class Chart {
-  constructor(board, { into, title, about = "", wide = false, percent = false, unit = "" }) {
+  constructor(board, { into, title, about = "", wide = false, percent = false, unit = "", key = "" }) {
     this.board = board;
+    this.isLog = false;
     this.percent = percent;
     this.unit = unit;
     this.title = title;
@@ -69,13 +78,34 @@ class Chart {
     this.figure = make(
       "figure",
       { class: wide ? "chart wide" : "chart", tabindex: "0", role: "img", "aria-label": title },
-      make("h3", {}, title, this.now), this.legend, this.canvas, about ? this.about : null,
+      make("h3", {}, make("span", { class: "title", title }, title), this.now, this.makeButtons()), this.legend, this.canvas, about ? this.about : null,
     );
+    this.figure.dataset.search = `${title} ${key}`.toLowerCase();
     this.figure.chart = this;
     this.figure.addEventListener("keydown", (event) => this.press(event));
     into.append(this.figure);
     board.sizes.observe(this.figure);
     board.sights.observe(this.figure);
+  }
+
+  makeButtons() {
+    const log = make("button", { class: "tool", "aria-pressed": "false", title: "Logarithmic axis", onclick: () => {
+      this.isLog = !this.isLog;
+      log.setAttribute("aria-pressed", this.isLog);
+      this.rebuild();
+      this.showValues(null);
+    } }, "log");
+    const csv = make("button", { class: "tool", title: "Download the data as CSV", onclick: () => saveText(`${this.board.name}-${this.title}.csv`, this.makeCsv()) }, "CSV");
+    return make("span", { class: "tools-of" }, this.percent ? null : log, csv);
+  }
+
+  // The lines of the chart by column, then its marks.
+  makeCsv() {
+    const { x, series, marks = [] } = this.data;
+    const across = this.board.byTime ? "seconds" : "step";
+    const rows = [[across, ...series.map((each) => each.label)], ...x.map((at, row) => [at, ...series.map((each) => each.values[row])])];
+    if (marks.length) rows.push([], [across, "value", "low", "high", "label"], ...marks.map((mark) => [mark.x, mark.y, mark.low, mark.high, mark.label]));
+    return rows.map((row) => `${row.map(toCell).join(",")}\r\n`).join("");
   }
 
   // A chart is drawn when it comes near the window.
@@ -121,7 +151,7 @@ class Chart {
       width: each.faint ? 1 : 2,
       dash: each.dashed ? [5, 4] : undefined,
       fill: stacked ? `${style(each.color)}cc` : undefined,
-      points: { show: (plot, index) => plot.data[0].length < 2 },
+      points: { show: each.dots || ((plot, index) => plot.data[index].filter((value) => value !== null && value !== undefined).length < 2), size: 7 },
       spanGaps: true,
     }));
     const hidden = { stroke: "transparent", points: { show: false }, spanGaps: true };
@@ -137,7 +167,7 @@ class Chart {
         height: this.canvas.clientHeight || 200,
         legend: { show: false },
         cursor: { sync: { key: "board", setSeries: false }, drag: { x: true, y: false }, points: { size: 6 }, focus: { prox: 1e3 } },
-        scales: { x: { time: false }, y: { range: (plot, low, high) => this.range(plot, low, high) } },
+        scales: { x: { time: false }, y: { distr: this.hasLog() ? 3 : 1, range: (plot, low, high) => this.range(plot, low, high) } },
         axes: [
           { ...axis, values: (plot, ticks) => ticks.map((tick) => (this.board.byTime ? duration(tick) : short(tick))), space: 64, size: 2.5 * fontSize() },
           { ...axis, values: (plot, ticks) => ticks.map((tick) => (percent ? `${Math.round(100 * tick)} %` : this.unit === "bytes" ? bytes(tick) : short(tick) + this.unit)), size: 4.7 * fontSize(), space: 34 },
@@ -160,6 +190,11 @@ class Chart {
     this.applyZoom();
   }
 
+  // A logarithmic axis needs positive values.
+  hasLog() {
+    return this.isLog && this.shown.every((values) => values.every((value) => value === null || value === undefined || value > 0));
+  }
+
   range(plot, low, high) {
     const { marks = [], levels = [] } = this.data;
     const { min, max } = plot.scales.x;
@@ -171,6 +206,7 @@ class Chart {
     }
     for (const { value } of levels) [low, high] = [Math.min(low ?? value, value), Math.max(high ?? value, value)];
     if (this.percent) return [0, Math.max(1, high ?? 1)];
+    if (this.hasLog()) return low > 0 ? uPlot.rangeLog(low, high, 10, true) : [0.1, 1];
     if (this.data.stacked || this.data.fromZero) low = Math.min(0, low ?? 0);
     if (low === null || low === undefined) return [0, 1];
     return uPlot.rangeNum(low, high === low ? low + (Math.abs(low) || 1) * 0.1 : high, 0.08, true);
@@ -201,7 +237,8 @@ class Chart {
     ctx.clip();
     ctx.textAlign = "left";
     ctx.font = `600 ${0.92 * fontSize() * size}px system-ui`;
-    for (const level of levels) {
+    let room = top; // the names of levels go down from the highest, each with its own line
+    for (const level of [...levels].sort((one, other) => other.value - one.value)) {
       const y = plot.valToPos(level.value, "y", true);
       ctx.lineWidth = 1.5 * size;
       ctx.strokeStyle = style("--quiet");
@@ -212,7 +249,9 @@ class Chart {
       ctx.stroke();
       ctx.setLineDash([]);
       ctx.textAlign = "right";
-      const place = [left + width - 6 * size, y - top < 18 * size ? y + 14 * size : y - 5 * size];
+      const at = Math.max(y - top < 18 * size ? y + 14 * size : y - 5 * size, room + 14 * size);
+      room = at;
+      const place = [left + width - 6 * size, Math.min(at, top + height - 3 * size)];
       ctx.lineWidth = 5 * size; // a rim keeps the text readable across lines
       ctx.lineJoin = "round";
       ctx.strokeStyle = style("--card");
@@ -278,8 +317,6 @@ class Chart {
       entries.push([mark.color, label, show(mark.y) + bounds]);
     }
     this.legend.classList.toggle("lone", entries.length < 2);
-    this.legend.classList.toggle("tall", entries.length > 3);
-    this.legend.classList.toggle("taller", entries.length > 6);
     while (this.legend.children.length > entries.length) this.legend.lastChild.remove();
     while (this.legend.children.length < entries.length) this.legend.append(make("li", {}, make("i"), make("span"), " ", make("b")));
     entries.forEach(([color, label, text], i) => {
@@ -288,6 +325,9 @@ class Chart {
       put(name, label);
       put(value, text);
     });
+    // It grows with its lines and never shrinks, so that the charts stay where they are.
+    const needed = Math.min(this.legend.scrollHeight, MOST_LEGEND_PX);
+    if (needed > (this.legend.offsetHeight || needed)) this.legend.style.minHeight = `${needed}px`;
     const where = x.length ? (this.board.byTime ? duration(x[at]) : `step ${short(x[at])}`) : "";
     const alone = entries.length === 1 ? `${entries[0][2]}` : "";
     put(this.now, index === null || index === undefined ? alone : [alone, where].filter(Boolean).join(" at "));
@@ -340,6 +380,20 @@ class Chart {
     this.board.sights.unobserve(this.figure);
     this.figure.remove();
   }
+}
+
+// A cell of a CSV file; text can't become a formula.
+function toCell(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value === "number") return String(value);
+  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+function saveText(name, text) {
+  const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  make("a", { href: address, download: name.replace(/[^\w.-]+/g, "-") }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
 }
 
 function stack(series) {

@@ -1,12 +1,13 @@
 // The Compare page: curves of several runs, or of groups as their interquartile mean with a band.
 import { Board, colorOf, smooth, wireControls } from "./chart.js";
 import { follow, get, make, own, put } from "./lib.js";
+import { nameOf } from "./run-data.js";
 
 const byId = (id) => document.getElementById(id);
 const GRID = 200; // points of a pooled curve
 const EVERY_MS = 5000; // between two updates of live runs
 const state = { docs: [], runs: [], groups: [], known: { rows: [], groups: [] }, data: new Map(), weight: 0, pool: false };
-const board = new Board();
+const board = new Board("compare", (zoom) => { byId("unzoom").hidden = zoom === null; });
 const charts = new Map();
 
 function chart(id, options) {
@@ -14,11 +15,17 @@ function chart(id, options) {
   return charts.get(id);
 }
 
-const membersOf = (group) => state.known.groups.find((each) => each.name === group)?.runs || [];
+const kindOf = (group) => state.known.groups.find((each) => each.name === group)?.kind;
+const membersOf = (group) => (state.known.groups.find((each) => each.name === group)?.variants || []).flatMap((variant) => variant.runs);
 // The curves: a label, and the runs behind it.
 function curves() {
   const singles = state.runs.map((run) => ({ label: run, runs: [run] }));
-  const pools = state.groups.map((group) => ({ label: group, runs: membersOf(group) }));
+  // One curve per variant: runs of different settings have no common mean.
+  const pools = state.groups.flatMap((name) => {
+    const variants = state.known.groups.find((each) => each.name === name)?.variants || [];
+    const prefix = state.groups.length > 1 ? `${name}, ` : "";
+    return variants.map((variant) => ({ label: variants.length > 1 ? prefix + variant.name : name, runs: variant.runs }));
+  });
   if (state.pool && singles.length > 1) return [{ label: `${singles.length} runs`, runs: state.runs }, ...pools];
   return [...singles, ...pools];
 }
@@ -67,8 +74,11 @@ function interpolate(list, x) {
   return x1 > x0 ? y0 + ((x - x0) / (x1 - x0)) * (y1 - y0) : y1;
 }
 
-// The mean of the middle half, and the quartiles around it.
+const MIN_IQM = 10; // runs; fewer have a mean and their range
+
+// The mean of the middle half, and the quartiles around it; of few runs the mean and the range.
 export function middle(values) {
+  if (values.length < MIN_IQM) return { iqm: values.reduce((sum, each) => sum + each, 0) / values.length, low: Math.min(...values), high: Math.max(...values) };
   const sorted = [...values].sort((a, b) => a - b);
   const cut = Math.floor(sorted.length / 4);
   const kept = sorted.slice(cut, sorted.length - cut);
@@ -80,7 +90,7 @@ export function middle(values) {
   return { iqm: kept.reduce((sum, each) => sum + each, 0) / kept.length, low: quantile(0.25), high: quantile(0.75) };
 }
 
-function showQuantity(id, title, pick, more = {}) {
+function showQuantity(id, title, pick, { dots = false, ...more } = {}) {
   const withPoints = (curve) => ({ ...curve, lists: curve.runs.map((run) => points(run, pick)).filter((list) => list.length) });
   const lists = curves().map((curve, index) => ({ ...withPoints(curve), color: colorOf(index) })).filter((curve) => curve.lists.length);
   if (!lists.length) {
@@ -95,22 +105,25 @@ function showQuantity(id, title, pick, more = {}) {
   const pools = [];
   lists.forEach((curve, index) => {
     const { color } = curve;
-    if (curve.runs.length < 2) {
+    if (curve.lists.length < 2) {
       const [list] = curve.lists;
       tables.push([list.map(([x]) => x), list.map(([, y]) => y)]);
-      series.push({ label: curve.label, color });
+      series.push({ label: curve.label, color, dots });
       return;
     }
-    const ends = curve.lists.flatMap((list) => [list[0][0], list.at(-1)[0]]);
-    const [start, end] = [Math.min(...ends), Math.max(...ends)];
-    const grid = Array.from({ length: GRID }, (_, step) => start + ((end - start) * step) / (GRID - 1));
+    // Over the range that all runs have made: otherwise the curve jumps where one ends.
+    const [start, end] = [Math.max(...curve.lists.map((list) => list[0][0])), Math.min(...curve.lists.map((list) => list.at(-1)[0]))];
+    const own = [...new Set(curve.lists.flatMap((list) => list.map(([x]) => x)))].sort((a, b) => a - b).filter((x) => x >= start && x <= end);
+    const even = () => Array.from({ length: GRID }, (_, step) => start + ((end - start) * step) / (GRID - 1));
+    const grid = start > end ? [] : dots || own.length < GRID ? own : even();
+    if (!grid.length) return; // no step in common
     const found = grid.map((x) => {
       const values = curve.lists.map((list) => interpolate(list, x)).filter((value) => value !== null);
       return values.length ? middle(values) : { iqm: null, low: null, high: null };
     });
     tables.push([grid, found.map((each) => each.iqm), found.map((each) => each.low), found.map((each) => each.high)]);
-    series.push({ label: `${curve.label}, IQM of ${curve.lists.length}`, color });
-    pools.push({ index, color });
+    series.push({ label: `${curve.label}, ${curve.lists.length < MIN_IQM ? "mean" : "IQM"} of ${curve.lists.length}`, color, dots });
+    pools.push({ index: tables.length - 1, color });
   });
   const joined = uPlot.join(tables);
   const bands = [];
@@ -137,13 +150,16 @@ function show() {
   const keys = new Set(all.flatMap((data) => Object.keys(data.columns)));
   const outcome = all.map((data) => data.main_outcome).find(Boolean);
   showQuantity("return", "Return in training", fromColumn("rollout/ep_rew_mean"), { wide: true });
-  showQuantity("eval", "Return in evaluations", fromEvals((result) => result.return_mean), { wide: true });
+  showQuantity("eval", "Return in evaluations", fromEvals((result) => result.return_mean), { wide: true, dots: true });
   if (outcome) {
     showQuantity("won", `${outcome} in training`, fromColumn(`outcome/${outcome}`), { percent: true });
-    showQuantity("eval-won", `${outcome} in evaluations`, fromEvals((result) => own(result.outcomes || {}, outcome)?.rate), { percent: true });
+    showQuantity("eval-won", `${outcome} in evaluations`, fromEvals((result) => own(result.outcomes || {}, outcome)?.rate), { percent: true, dots: true });
   }
+  const ends = all.map((data) => xOf(data).at(-1)).filter((x) => typeof x === "number");
+  byId("shortest").hidden = !(Math.min(...ends) < 0.8 * Math.max(...ends));
+  byId("shortest").onclick = () => board.setZoom(0, Math.min(...ends));
   for (const { name: key } of state.docs.filter((doc) => doc.charts.includes("compare"))) {
-    if (keys.has(key)) showQuantity(key, key.slice(key.indexOf("/") + 1).replaceAll("_", " "), fromColumn(key));
+    if (keys.has(key)) showQuantity(key, nameOf(key), fromColumn(key));
   }
 }
 
@@ -155,8 +171,8 @@ function showChosen() {
       const index = Math.max(0, labels.indexOf(name));
       const missing = kind === "runs" && state.data.get(name) === null ? " (not found)" : "";
       return make(
-        "li", {}, make("i", { class: `dot ${colorOf(index).slice(2)}` }),
-        kind === "runs" ? make("a", { href: `/run/${encodeURIComponent(name)}` }, name + missing) : `${name} (group)`,
+        "li", {}, labels.includes(name) ? make("i", { class: `dot ${colorOf(index).slice(2)}` }) : null,
+        kind === "runs" ? make("a", { href: `/run/${encodeURIComponent(name)}` }, name + missing) : `${name} (${kindOf(name) ?? "not found"})`,
         make("button", { "aria-label": `Remove ${name}`, onclick: () => { state[kind] = state[kind].filter((each) => each !== name); update(); } }, "\u00d7"),
       );
     }),
@@ -168,8 +184,8 @@ async function update() {
   history.replaceState(null, "", `/compare?${new URLSearchParams(query)}`);
   await load();
   show();
-  const runs = compared();
-  const { html } = runs.length > 1 ? await get(`/api/compare?${new URLSearchParams(runs.map((name) => ["run", name]))}`) : { html: "" };
+  if (state.groups.length && !byId("differences").childElementCount) put(byId("differences"), "The results are being read.");
+  const { html } = state.runs.length > 1 || state.groups.length ? await get(`/api/compare?${new URLSearchParams(query)}`) : { html: "" };
   byId("differences").innerHTML = html; // escaped by the server's templates
 }
 
@@ -184,6 +200,7 @@ byId("add").addEventListener("change", (event) => {
     update();
   }
 });
+byId("unzoom").addEventListener("click", () => board.setZoom(null, null));
 byId("pool").addEventListener("change", (event) => {
   state.pool = event.target.checked;
   show();

@@ -41,8 +41,7 @@ function offerAll(button, kind, number, redraw) {
 
 function card(group) {
   const counts = countsOf(group.jobs);
-  const bounds = typeof group.low === "number" ? ` (${number(group.low)} to ${number(group.high)})` : "";
-  const result = group.problem || (typeof group.iqm === "number" ? `${bounds ? "IQM" : "mean"} ${number(bounds ? group.iqm : group.mean)}${bounds}` : "no result yet");
+  const result = group.problem || resultOf(group);
   return make(
     "article", { class: "group" },
     make("a", { href: `/compare?${new URLSearchParams([["group", group.name]])}` }, group.name),
@@ -52,6 +51,20 @@ function card(group) {
     make("small", {}, counts.length ? showCounts(counts) : `${count(group.runs.length)} runs`),
   );
 }
+
+// Runs of one variant have a mean; several variants are compared on the group's page.
+function resultOf(group) {
+  const variants = new Set(group.jobs.map((job) => job.variant));
+  if (group.kind === "sweep") return typeof group.best_score === "number" ? `best ${number(group.best_score)}` : "no result yet";
+  if (variants.size > 1) return `${count(variants.size)} variants`;
+  if (typeof group.low === "number") return `IQM of the return ${number(group.iqm)} (95 %: ${number(group.low)} to ${number(group.high)})`;
+  const values = group.values || [];
+  if (!values.length) return "no result yet";
+  return values.length < 5 ? `return ${values.map(number).join(", ")}` : `mean return ${number(group.mean)}`;
+}
+
+// Jobs that have started but have no run yet.
+export const countStarting = (rows) => groups.flatMap((group) => group.jobs).filter((job) => RUNNING.has(job.state) && !rows.has(job.run)).length;
 
 function bar(counts, whole) {
   const parts = counts.map(([state, number]) => {

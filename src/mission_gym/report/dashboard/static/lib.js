@@ -84,6 +84,22 @@ export function stateOf(row) {
   return { name: silent ? "silent" : row.state || MISSING, alive };
 }
 
+// What a run does now: its phase while it is alive, with the episodes of an evaluation, else its state.
+export function wordsOf(row) {
+  const { name, alive } = stateOf(row);
+  if (name === "silent") return `silent, ${ago(row.heartbeat)}`;
+  if (!alive || !row.phase) return name;
+  return isNumber(row.phase_total) ? `${row.phase} ${count(row.phase_done)}/${count(row.phase_total)}` : row.phase;
+}
+
+const STALLED_S = 20; // without a step, as in store/rundir.py
+
+// Seconds without a step, if they are many; null otherwise.
+export function stallOf(row) {
+  const seconds = Date.now() / 1000 - row.moved_at;
+  return stateOf(row).alive && isNumber(row.moved_at) && seconds > STALLED_S ? seconds : null;
+}
+
 export function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

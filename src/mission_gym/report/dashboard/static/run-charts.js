@@ -1,7 +1,7 @@
 // The charts of the Run page: results, diagnostics, and the use of the machine.
-import { colorOf, smooth } from "./chart.js";
-import { count, own, put } from "./lib.js";
-import { across, beginnings, column, describe, isIll, keysOf, lastOf, levelsOf, line, marksOf, nameOf, run, view } from "./run-data.js";
+import { colorOf, outcomeColor, smooth } from "./chart.js";
+import { count, number, own, put } from "./lib.js";
+import { across, beginnings, column, describe, isIll, keysOf, lastOf, levelsOf, line, marksOf, nameOf, outcomesOf, run, view } from "./run-data.js";
 
 const RATE_POINTS = 60;
 const PHASES = [["collect", "collecting"], ["update", "learning"], ["evaluate", "evaluating"], ["save", "saving"]];
@@ -21,7 +21,7 @@ export function showCharts(board) {
 
 function showMain(chart) {
   const into = byId("charts");
-  chart("return", { into, title: "Return", wide: true }).set({
+  chart("return", { into, title: "Return", wide: true, key: "rollout/ep_rew_mean" }).set({
     x: across(),
     series: [line("rollout/ep_rew_mean", "training, last 100 episodes", 0)],
     marks: marksOf((result) => [{ y: result.return_mean, low: result.return_low, high: result.return_high, label: "evaluation, 95 %", color: colorOf(1) }]),
@@ -29,15 +29,18 @@ function showMain(chart) {
     beginnings: beginnings(),
   });
   chart("speed", { into, title: "Steps per second", unit: "/s" }).set(rates());
-  const outcomes = keysOf("outcome/").sort((a, b) => (b === `outcome/${run.main}`) - (a === `outcome/${run.main}`));
+  const outcomes = outcomesOf().filter((name) => run.columns[`outcome/${name}`]);
   if (outcomes.length) {
-    const main = outcomes[0].slice(8);
+    const main = outcomes[0];
+    // An outcome that is not declared has no value while it does not occur.
+    const occurs = outcomes.map((name) => column(`outcome/${name}`)).reduce((some, each) => each.map((value, row) => value !== null || Boolean(some[row])), []);
+    const rates = (name) => smooth(column(`outcome/${name}`).map((value, row) => value ?? (occurs[row] ? 0 : null)), view.weight);
     chart("outcomes", { into, title: "Outcomes", wide: true, percent: true }).set({
       x: across(),
-      series: outcomes.map((key, index) => line(key, key.slice(8), index)),
+      series: outcomes.map((name, index) => ({ label: name, values: rates(name), color: outcomeColor(index, run.main) })),
       marks: marksOf((result) => {
         const found = own(result.outcomes || {}, main) || {};
-        return [{ y: found.rate, low: found.low, high: found.high, label: `${main} in evaluations`, color: colorOf(0) }];
+        return [{ y: found.rate, low: found.low, high: found.high, label: `${main} in evaluations`, color: outcomeColor(0, run.main) }];
       }),
       levels: levelsOf((result) => own(result.outcomes || {}, main)?.rate),
       beginnings: beginnings(),
@@ -69,9 +72,16 @@ function rates() {
 
 function showEpisodes(chart) {
   const into = byId("episode");
-  chart("length", { into, title: "Length, steps" }).set({ x: across(), series: [line("rollout/ep_len_mean", "steps", 2)], beginnings: beginnings() });
-  for (const key of [...keysOf("episode/"), ...keysOf("agents/")]) {
-    chart(key, { into, title: nameOf(key) }).set({ x: across(), series: [line(key, nameOf(key), 2)] });
+  chart("length", { into, title: "Length, steps", key: "rollout/ep_len_mean" }).set({ x: across(), series: [line("rollout/ep_len_mean", "steps", 2)], beginnings: beginnings() });
+  const kinds = new Set(keysOf("agents/").map((key) => key.split("/")[1]));
+  for (const kind of kinds) {
+    const head = `agents/${kind}/outcome/`;
+    const names = outcomesOf().filter((name) => run.columns[head + name]);
+    if (!names.length) continue;
+    chart(head, { into, title: `${kind}: outcomes`, percent: true, key: head }).set({ x: across(), series: names.map((name, index) => ({ ...line(head + name, name, 0), color: outcomeColor(index, run.main) })) });
+  }
+  for (const key of [...keysOf("episode/"), ...keysOf("agents/").filter((each) => each.split("/")[2] !== "outcome")]) {
+    chart(key, { into, title: nameOf(key), key }).set({ x: across(), series: [line(key, nameOf(key), 2)] });
   }
 }
 
@@ -86,17 +96,33 @@ export function listDiagnostics() {
 // The parts of the page that the metric tables give a metric to.
 const chartsOf = (key) => describe(key)?.charts ?? ["run"];
 
+// The value of a metric that never changes; null if it does.
+function constantOf(key) {
+  const values = (run.columns[key] || []).filter((value) => value !== null);
+  return values.length > 1 && values.every((value) => value === values[0]) ? values[0] : null;
+}
+
 function showDiagnostics(chart) {
+  const constants = [];
   for (const key of listDiagnostics()) {
     const doc = describe(key) || { text: "", bad: "", healthy: null };
     const ill = isIll(doc, lastOf(run.columns[key]));
-    const made = chart(key, { into: byId("diagnostics"), title: nameOf(key), about: doc.text || " " });
+    const constant = ill ? null : constantOf(key);
+    if (constant !== null) {
+      constants.push(`${nameOf(key)} ${number(constant)}`);
+      if (charts.has(key)) charts.get(key).figure.isFolded = true;
+      continue;
+    }
+    const made = chart(key, { into: byId("diagnostics"), title: nameOf(key), about: doc.text || " ", key });
     made.figure.id = `chart-${key}`;
+    made.figure.isFolded = false;
     made.set({ x: across(), series: [line(key, nameOf(key), 0)], healthy: column(key).some((value) => isIll(doc, value)) ? doc.healthy : null });
     put(made.about, ill ? `Outside its healthy range. ${doc.bad}` : doc.text);
-    made.about.title = doc.bad;
+    made.about.title = [doc.text, doc.bad].filter(Boolean).join(" ");
     made.about.classList.toggle("alarm", ill);
   }
+  put(byId("constants"), constants.length ? `Constant: ${constants.join(", ")}` : "");
+  byId("constants").hidden = !constants.length;
 }
 
 function showMachine(chart) {
@@ -117,7 +143,7 @@ function showMachine(chart) {
   ];
   for (const [title, options, lines] of groups) {
     const there = lines.filter(([key]) => run.columns[key]);
-    if (!there.length) continue;
+    if (!there.length || (there.length === 1 && constantOf(there[0][0]) !== null)) continue;
     const about = there.map(([key]) => describe(key)?.text).find(Boolean) || " ";
     chart(title, { into, title, about, ...options }).set({
       x: across(), fromZero: true, series: there.map(([key, label], index) => line(key, label, index)),

@@ -1,7 +1,8 @@
 // The shown run: its columns, evaluations and status, the metric tables, and the view settings.
-import { colorOf, smooth } from "./chart.js";
+import { colorOf, orderOutcomes, smooth } from "./chart.js";
+import { own } from "./lib.js";
 
-export const run = { baselines: {}, columns: { step: [] }, status: {}, evals: [], stages: [], main: null, end: 0, detail: null, isSample: false };
+export const run = { baselines: {}, best: null, columns: { step: [] }, status: {}, evals: [], stages: [], main: null, end: 0, detail: null, isSample: false };
 export const view = { docs: [], weight: 0, byTime: false };
 
 // The shown columns: those of the whole run, or of the zoomed range.
@@ -28,7 +29,15 @@ export function isIll(doc, value) {
   return typeof value === "number" && ((low !== null && value < low) || (high !== null && value > high));
 }
 
-export const nameOf = (key) => key.slice(key.indexOf("/") + 1).replaceAll("_", " ");
+// The name of a metric in words: `ep_len_mean` is the episode length mean.
+const WORDS = { approx: "approximate", env: "environment", ep: "episode", fps: "steps/s", grad: "gradient", kl: "KL", len: "length", rew: "return" };
+export const nameOf = (key) => key.slice(key.indexOf("/") + 1).replaceAll("/", ": ").split("_").map((word) => own(WORDS, word) ?? word).join(" ");
+
+// The outcomes in the declared order, the main one first, then others by name.
+export function outcomesOf() {
+  const seen = keysOf("outcome/").map((key) => key.slice(8));
+  return orderOutcomes([...Object.keys(run.status.outcomes || {}), ...seen], run.main);
+}
 
 export function line(key, label, index, more = {}) {
   return { label, values: smooth(column(key), view.weight), color: colorOf(index), ...more };

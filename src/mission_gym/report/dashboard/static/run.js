@@ -11,7 +11,7 @@ const api = `/api/run/${encodeURIComponent(name)}`;
 const MAX_ROWS = 5000; // in the page; beyond it the run is sampled again
 let queue = Promise.resolve();
 
-const board = new Board((zoom) => {
+const board = new Board(name, (zoom) => {
   byId("unzoom").hidden = zoom === null;
   refine(zoom);
 });
@@ -26,6 +26,13 @@ function show() {
   if (!there) return;
   view.byTime = board.byTime;
   showCharts(board);
+  filter();
+}
+
+// Shows the charts whose names have all words of the search.
+function filter() {
+  const words = byId("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const figure of document.querySelectorAll("figure.chart")) figure.hidden = figure.isFolded || !words.every((word) => figure.dataset.search.includes(word));
 }
 
 function append(columns) {
@@ -48,8 +55,8 @@ async function load() {
 }
 
 // The data of the charts that are not rows; a new run does not have them yet.
-function setContext({ evals, baselines, main_outcome: main, stages }) {
-  Object.assign(run, { evals, baselines, main, stages });
+function setContext({ evals, baselines, best, main_outcome: main, stages }) {
+  Object.assign(run, { evals, baselines, best, main, stages });
 }
 
 // Every row of the zoomed range of a long run.
@@ -98,6 +105,7 @@ const inOrder = (work) => {
   return queue;
 };
 
+byId("search").addEventListener("input", filter);
 wireControls(board, (value) => { view.weight = value; }, show);
 document.addEventListener("click", ({ target }) => {
   const place = target.closest?.("a[href^='#']")?.getAttribute("href").slice(1);

@@ -1,6 +1,6 @@
 // The Runs page: a live table with a filter, an order, a lineage tree and a selection.
-import { groupOf, showGroups, showQueue } from "./groups.js";
-import { MISSING, ago, count, draw, duration, follow, get, make, number, own, put, rate, stateOf } from "./lib.js";
+import { countStarting, groupOf, showGroups, showQueue } from "./groups.js";
+import { MISSING, ago, count, draw, duration, follow, get, make, number, own, put, rate, stallOf, stateOf, wordsOf } from "./lib.js";
 
 const PAGE = 200; // rows shown at once
 const byId = (id) => document.getElementById(id);
@@ -19,10 +19,11 @@ const COLUMNS = [
   { key: "state", title: "State", value: (row) => row.state || "", cell: stated },
   { key: "step", title: "Steps", number: true, value: (row) => row.step, cell: stepped },
   { key: "return", title: "Return", number: true, value: (row) => row.return_mean, cell: (row) => [number(row.return_mean)] },
+  { key: "best", title: "Best", number: true, value: (row) => row.best_rate ?? row.best_return, cell: best },
   { key: "spark", title: "", cell: (row) => [spark(row.spark)] },
   { key: "outcome", title: "Outcome", number: true, value: (row) => outcomeOf(row)?.[1] ?? null, cell: won },
-  { key: "fps", title: "Steps/s", number: true, value: (row) => row.fps, cell: (row) => [count(row.now_fps ?? row.fps)] },
-  { key: "eta", title: "Time left", number: true, value: (row) => row.eta_s, cell: (row) => [stateOf(row).alive ? duration(row.eta_s) : MISSING] },
+  { key: "fps", title: "Steps/s", number: true, value: (row) => row.fps, cell: (row) => [count(stateOf(row).alive ? row.now_fps ?? row.fps : row.train_fps ?? row.fps)] },
+  { key: "eta", title: "Time left", number: true, value: (row) => row.eta_s, cell: (row) => [stateOf(row).alive ? duration(row.eta_s) : ""] },
   { key: "created", title: "Started", number: true, value: (row) => row.created, cell: (row) => [ago(row.created)] },
 ];
 
@@ -33,28 +34,38 @@ function pick(row) {
 }
 
 function named(row, depth) {
-  const link = make("a", { href: `/run/${encodeURIComponent(row.name)}`, title: row.name }, row.name);
+  const [, stem, stamp] = row.name.match(/^(.*?)(-\d{8}-\d{6}(?:-\d+)?)?$/); // the time of the start is in a column, too
+  const link = make("a", { href: `/run/${encodeURIComponent(row.name)}`, title: row.name }, stem || row.name, stem && stamp ? make("small", { class: "stamp" }, stamp) : "");
   const branch = depth ? `${"\u00a0".repeat(4 * depth - 3)}\u2514 ` : "";
   const group = groupOf(row.name);
-  const about = [row.env, group && `group ${group}`, row.parent && !depth && `branch of ${row.parent}`];
+  const about = [row.env, row.algo, group && `group ${group}`, row.parent && !depth && `branch of ${row.parent}`];
   return [branch, link, make("br"), make("small", {}, about.filter(Boolean).join(", "))];
 }
 
 function stated(row) {
   const { name, alive } = stateOf(row);
   const title = [row.cause, alive ? `heartbeat ${ago(row.heartbeat)}` : null].filter(Boolean).join("; ");
-  const words = name === "silent" ? `silent, ${ago(row.heartbeat)}` : alive && row.phase ? row.phase : name;
-  return [make("span", { class: `badge ${name}`, title }, words)];
+  const still = stallOf(row);
+  const words = still === null || name === "silent" ? wordsOf(row) : `no step for ${duration(still)}`;
+  return [make("span", { class: `badge ${still === null ? name : "silent"}`, title }, words)];
 }
 
 function stepped(row) {
   const share = row.total ? Math.min(1, (row.step || 0) / row.total) : 0;
-  return [count(row.step), make("progress", { max: 1, value: share, "aria-label": `${rate(share)} of ${count(row.total)}`, title: `of ${count(row.total)}` })];
+  const { name } = stateOf(row);
+  const about = `${rate(share)} of ${count(row.total)} steps`;
+  return [count(row.step), make("progress", { class: name, max: 1, value: name === "done" ? 1 : share, "aria-label": about, title: about })];
 }
 
 function won(row) {
   const outcome = outcomeOf(row);
-  return outcome ? [rate(outcome[1]), " ", make("br"), make("small", {}, outcome[0])] : [MISSING];
+  return outcome ? [rate(outcome[1]), " ", make("br"), make("small", {}, outcome[0])] : [""];
+}
+
+// The best evaluation: the rate of its main outcome, else its return.
+function best(row) {
+  if (typeof row.best_rate === "number") return [rate(row.best_rate), " ", make("br"), make("small", {}, `at ${count(row.best_step)}`)];
+  return typeof row.best_return === "number" ? [number(row.best_return), " ", make("br"), make("small", {}, `at ${count(row.best_step)}`)] : [""];
 }
 
 export function spark(values) {
@@ -88,7 +99,7 @@ function ordered() {
   const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = (row) => {
     if (state.only && stateOf(row).name !== state.only) return false;
-    const text = [row.name, row.env, row.state, row.parent, groupOf(row.name)].join(" ").toLowerCase();
+    const text = [row.name, row.env, row.algo, row.state, row.parent, groupOf(row.name)].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   };
   const column = COLUMNS.find((each) => each.key === state.sort);
@@ -165,8 +176,8 @@ function fill(element, row, depth) {
   COLUMNS.forEach((column, index) => {
     const old = element.children[index];
     if (old?.contains(document.activeElement)) return;
-    const cell = make("td", { class: column.number ? "n" : "" }, ...column.cell(row, depth));
-    if (["step", "return", "outcome", "fps", "eta", "created"].includes(column.key)) cell.dataset.label = column.title;
+    const cell = make("td", { class: `of-${column.key}${column.number ? " n" : ""}` }, ...column.cell(row, depth));
+    if (["step", "return", "best", "outcome", "fps", "eta", "created"].includes(column.key)) cell.dataset.label = column.title;
     if (old) old.replaceWith(cell);
     else element.append(cell);
   });
@@ -177,11 +188,14 @@ function showTiles() {
   for (const row of rows.values()) counts.set(stateOf(row).name, (counts.get(stateOf(row).name) || 0) + 1);
   const alive = [...rows.values()].filter((row) => stateOf(row).alive);
   const pace = alive.reduce((sum, row) => sum + (row.now_fps ?? row.fps ?? 0), 0);
-  const tiles = [["runs", count(rows.size)], ["running", count(alive.length)], ["steps/s now", alive.length ? count(pace) : MISSING], ["failed", count(counts.get("failed") || 0)]];
+  const starting = countStarting(rows);
+  const failed = counts.get("failed") || 0;
+  const tiles = [["runs", count(rows.size)], ["running", count(alive.length + starting)], ["steps/s", alive.length ? count(pace) : "0"], ["failed", count(failed)]];
   const box = byId("tiles");
   tiles.forEach(([title, value], index) => {
     if (!box.children[index]) box.append(make("div", { class: "tile" }, make("b"), make("span", {}, title)));
     put(box.children[index].firstChild, value);
+    box.children[index].classList.toggle("alert", title === "failed" && failed > 0);
   });
   const names = ["", ...[...counts.keys()].sort()];
   const chips = byId("states");
