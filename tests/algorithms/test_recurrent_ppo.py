@@ -266,7 +266,7 @@ def test_invalid_rows_neither_count_nor_leave_a_trace_in_the_memory() -> None:
         for rows in (np.s_[5:8, 2], np.s_[:, 6]):
             block.obs[0][:-1][rows] += noise * rng.normal(size=block.obs[0][:-1][rows].shape)
             block.reward[rows] = 0.0
-        block.terminated[4, 2] = block.terminated[7, 2] = True  # what bootstraps from them does not count
+        block.terminated[4, 2] = True  # nothing bootstraps from them
         batch = learner._prepare(block)
         learner.kernel.load_samples(batch.samples)
         order = np.concatenate(list(draw_chunks(np.random.default_rng(1), block.valid, CHUNK, T * S)))[None]
