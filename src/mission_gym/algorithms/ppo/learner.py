@@ -307,7 +307,7 @@ class PpoLearner(Learner):
             parent.load(arrays)
         start = parent or ValueScale(var=1.0)  # without a scale, outputs are values
         self.load_arrays(arrays | start.arrays())
-        self._memory = ()  # episodes begin anew
+        self._memory = ()  # new episodes begin
         if self.value_scale is None and parent is not None:
             self.kernel.rescale_values(parent.std, parent.mean)
             self._weights = None
@@ -340,7 +340,8 @@ class PpoLearner(Learner):
         self.version, self.step, self.gradient_steps = (int(count) for count in arrays["counters"][:3])
         self.recent = [int(steps) for steps in arrays["counters"][3:]]
         self.skipped, self.skipped_in_row = (int(count) for count in arrays["skipped"])
-        self._memory = tuple(with_prefix(arrays, "learner_memory/").values())
+        memory = with_prefix(arrays, "learner_memory/")  # in any order
+        self._memory = tuple(memory[f"{number}"] for number in range(len(memory)))
 
 
 def _cut_at_failure(tables: list[Array]) -> list[Array]:
