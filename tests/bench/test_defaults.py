@@ -87,7 +87,7 @@ def test_exams_do_not_count_as_training(monkeypatch):
     clock = [0.0]
     played = []
 
-    def play(self, actor, *, explore=False):
+    def play(self, actor, **options):
         clock[0] += 100.0
         played.append(clock[0])
         return real(self, actor)
