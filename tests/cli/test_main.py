@@ -47,7 +47,7 @@ def test_version(capsys, args):
             ["train", ENV_ID, "--map-size", "10", "--num-bots=5", "--no-render", "--fog"],
             r"write --env-kwargs map_size=10 num_bots=5 render=false fog=true;",
         ),
-        (["train", ENV_ID, "--lr", "1e-3"], r"unknown flag '--lr'; for"),
+        (["train", ENV_ID, "--entropy", "1e-3"], r"unknown flag '--entropy'; for"),
         (["check", ENV_ID, "--bots=5"], r"write --env-kwargs bots=5;"),
         (
             ["train", ENV_ID, "--curriculum", "levels", "--no-curriculum"],

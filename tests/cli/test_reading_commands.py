@@ -111,7 +111,7 @@ def test_compare_shows_what_differs(read, text):
     assert re.search(r"ppo.gamma +0.99 +0.9", text("runs", "compare", "parent", "child"))
 
 
-def test_compare_shows_fields_that_a_run_does_not_have_as_missing(capsys, tmp_path):
+def test_compare_leaves_settings_of_other_algorithms_out_of_the_table(capsys, tmp_path):
     for algo in ("ppo", "dqn"):
         args = [
             "train",
@@ -129,8 +129,12 @@ def test_compare_shows_fields_that_a_run_does_not_have_as_missing(capsys, tmp_pa
     capsys.readouterr()
     assert main(["runs", "compare", "ppo", "dqn", "--runs-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"ppo.n_epochs +\d+ +n/a\b", shown)
-    assert re.search(r"dqn.replay_size +n/a +\d+", shown)
+    assert "n_epochs" not in shown
+    assert re.search(r"\d+ settings of dqn and ppo are left out; --json has them", shown)
+    assert main(["runs", "compare", "ppo", "dqn", "--json", "--runs-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "ppo.n_epochs" in shown
+    assert "dqn.replay_size" in shown
 
 
 def test_lineage_goes_both_ways(read, text):

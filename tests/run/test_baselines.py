@@ -202,6 +202,6 @@ def test_refusals():
 
 def test_what_the_environment_tells_of_its_episodes_is_summed_up():
     told = run_baselines(open_toy(Scripted), 20, names=["expert", "random"])
-    assert told["expert"]["metrics"] == {"right": {"mean": 9.0, "low": None, "high": None}}
+    assert told["expert"]["metrics"] == {"right": {"mean": 9.0, "low": None, "high": None, "episodes": 20}}
     assert told["random"]["metrics"]["right"]["low"] < told["random"]["metrics"]["right"]["mean"] < 9
     assert "metrics" not in run_baselines(open_toy(Identity), 2, names=["noop"])["noop"]

@@ -164,8 +164,8 @@ def test_a_device_that_computes_something_else_is_refused(
     honest = StackedActorCritic.__call__
 
     def lie(self: Any, *args: Any) -> Any:
-        params, value = honest(self, *args)
-        return params, value + 1.0
+        params, value, state = honest(self, *args)
+        return params, value + 1.0, state
 
     monkeypatch.setattr(StackedActorCritic, "__call__", lie)
     refused = "device=cuda is not possible: it does not compute the loss of ppo: its value loss is"

@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from mission_gym.errors import RunStateError
 from mission_gym.rollout.play import See
 from mission_gym.run.curriculum import Progression
 from mission_gym.run.recorder import Recorder
@@ -45,7 +46,9 @@ class StatusWriter:
         self._moments: list[tuple[float, int]] = []  # time and step of the last seconds
         self._is_collecting = False  # at the last repetition
         # A resumed run keeps the state of its last end until it trains.
-        self._is_live = recorder.run.read_status().get("state") in ("starting", "running")
+        self._is_live = False
+        with suppress(RunStateError):  # a damaged status is replaced
+            self._is_live = recorder.run.read_status().get("state") in ("starting", "running")
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="status", daemon=True)
         self._thread.start()
