@@ -14,9 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from mission_gym.errors import MissionGymError
-from mission_gym.report.dashboard.files import Stamp, stamp
 from mission_gym.report.dashboard.index import Index
-from mission_gym.report.dashboard.rows import make_columns, read_added
+from mission_gym.report.dashboard.rows import Stamp, make_columns, read_added, stamp
 from mission_gym.store.files import to_json
 from mission_gym.store.rundir import RunDir
 

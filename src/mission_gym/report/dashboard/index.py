@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from mission_gym.config.plain_yaml import read_stored
 from mission_gym.errors import MissionGymError
-from mission_gym.report.dashboard.files import REFUSED, Stamp, is_contained, stamp
-from mission_gym.report.dashboard.rows import read_first, read_part
+from mission_gym.report.dashboard.rows import REFUSED, Stamp, is_contained, read_first, read_part, stamp
 from mission_gym.report.documents import best_evaluation, find_lineage
 from mission_gym.report.groups import describe_jobs
 from mission_gym.store.groups import GroupDir, GroupRecord, Job

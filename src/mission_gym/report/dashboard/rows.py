@@ -1,6 +1,6 @@
-"""A metrics stream of any size, read in part: a sample of a range of steps, new rows, the last event of a
-kind.
+"""Files of the runs folder: which may be read, whether they changed, and parts of a metrics stream.
 
+Folders with links that leave the runs folder are refused, and so are folders with pipes, which would block.
 Steps increase along the file, so a range is found by bisection over bytes, and a long range is sampled at
 even distances: the cost of a chart does not depend on the length of the run. Partial and damaged rows are
 skipped.
@@ -18,11 +18,63 @@ from typing import Any, BinaryIO, NamedTuple
 from mission_gym.store.tables import find_end
 
 Row = dict[str, Any]
+REFUSED = "it contains a symbolic link that leaves the runs folder, or a pipe"
+_MAX_DEPTH = 4  # of the files that are read: checkpoints/step_000/meta.json
 _CATCH_UP_BYTES = 1 << 22  # if more was added, the page loads the run again
 _TAIL_BYTES = 1 << 18
 _SEARCHED_BYTES = 1 << 22  # from the end, for the last event of a kind
 _PROGRESS = b'{"event": "progress"'
 _LONGEST_BYTES = 1 << 22  # of a line
+
+
+class Stamp(NamedTuple):
+    """The time and size of a file, which show whether it changed; zeros if it does not exist."""
+
+    mtime_ns: int = 0
+    size: int = 0
+
+
+def stamp(path: str | os.PathLike[str]) -> Stamp:
+    """The present stamp of a file or folder."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return Stamp()
+    is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return Stamp(status.st_mtime_ns, status.st_size) if is_plain else Stamp()
+
+
+def is_contained(path: Path, *folders: str) -> bool:
+    """Whether a folder of the runs folder may be read: its own files, and all files below these
+    subfolders."""
+    own, root = os.fspath(path), os.path.realpath(path.parent)
+    try:
+        if os.path.islink(own) or not os.path.isdir(own):
+            return False
+        return _is_clean(own, root, 0) and all(
+            _is_clean(f"{own}{os.sep}{name}", root, _MAX_DEPTH) for name in folders
+        )
+    except OSError:
+        return False
+
+
+def _is_clean(folder: str, root: str, depth: int) -> bool:
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    for entry in entries:
+        if entry.is_symlink():
+            target = os.path.realpath(entry.path)
+            is_inside = os.path.commonpath((target, root)) == root
+            if not is_inside or (os.path.isdir(target) and depth):
+                return False
+        if entry.is_dir(follow_symlinks=False):
+            if depth and not _is_clean(entry.path, root, depth - 1):
+                return False
+        elif not entry.is_file() and os.path.exists(entry.path):
+            return False
+    return True
 
 
 class Part(NamedTuple):
