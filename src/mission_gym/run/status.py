@@ -51,7 +51,8 @@ class StatusWriter:
             self._is_live = recorder.run.read_status().get("state") in ("starting", "running")
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="status", daemon=True)
-        self._thread.start()
+        with suppress(RuntimeError):  # the system refuses a thread: a status without repetitions
+            self._thread.start()
 
     def attach(self, context: RunContext, telemetry: Telemetry, progression: Progression) -> None:
         """The session is complete."""
@@ -60,7 +61,7 @@ class StatusWriter:
     def close(self) -> None:
         """Stop repeating the status."""
         self._is_over.set()
-        if self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def begin(self) -> None:
