@@ -29,8 +29,10 @@ def read(family, capsys):
 
 
 @pytest.fixture
-def text(family, capsys):
-    """Run a command on the family and return what it prints."""
+def text(family, capsys, monkeypatch):
+    """Run a command on the family and return what it prints on a wide terminal: narrow ones fold tables, and
+    the widths of cells depend on the numbers and on the path of the folder."""
+    monkeypatch.setenv("COLUMNS", "200")
 
     def command(*args):
         assert main([*args, "--runs-dir", str(family)]) == 0

@@ -124,7 +124,8 @@ def test_a_resolved_batch_of_a_run_is_adapted_when_its_config_is_changed(tmp_pat
 
 def test_a_rising_schedule_is_refused_if_explicit_and_else_adapted() -> None:
     with pytest.raises(
-        ConfigError, match=r"learning_rate_final=0\.1 is above learning_rate=0\.0003, and schedules can only decrease"
+        ConfigError,
+        match=r"learning_rate_final=0\.1 is above learning_rate=0\.0003, and schedules can only decrease",
     ):
         apply_rules(resolve("Env-v0", {"learning_rate_final": 0.1}))
     rising = resolve("Env-v0", {"timesteps": 1024}).with_values({"ppo.ent_coef_final": 0.1}, "preset x")

@@ -29,6 +29,8 @@ def start(stack: ExitStack, folder: Path, said: list[str], **flags: Any) -> Sess
 
 def test_runs_side_by_side_have_different_seeds_unless_one_is_given(tmp_path: Path) -> None:
     said: list[str] = []
+    folder = user_folder("state") / "seeds"
+    before = set(folder.glob("*"))  # of runs that were killed
     with ExitStack() as stack:
         first, second, third = (start(stack, tmp_path, said) for _ in range(3))
         assert [session.config.run.seed for session in (first, second, third)] == [0, 1, 2]
@@ -42,7 +44,7 @@ def test_runs_side_by_side_have_different_seeds_unless_one_is_given(tmp_path: Pa
         assert start(stack, tmp_path, said, algo="dqn", batch_size=8).config.run.seed == 0
     with ExitStack() as stack:
         assert start(stack, tmp_path, said).config.run.seed == 0  # the others have ended
-    assert not list((user_folder("state") / "seeds").iterdir())
+    assert set(folder.glob("*")) == before
 
 
 def test_a_run_starts_without_a_folder_for_state(tmp_path: Path, monkeypatch: Any) -> None:

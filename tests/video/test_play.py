@@ -104,9 +104,9 @@ class Broken(Typist):
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("reset()", r"^reset\(\) raised RuntimeError: no screen$"),
-        ("step()", r"^step\(\) raised RuntimeError: no screen$"),
-        ("render()", r"^render\(\) raised RuntimeError: no screen$"),
+        ("reset()", r"^reset\(\) raised RuntimeError: no screen at test_play\.py:\d+$"),
+        ("step()", r"^step\(\) raised RuntimeError: no screen at test_play\.py:\d+$"),
+        ("render()", r"^render\(\) raised RuntimeError: no screen at test_play\.py:\d+$"),
         ("frame", r"^render\(\) returned object of shape \(\); .* it must return a uint8 image \[H, W, 3\]$"),
     ],
 )
