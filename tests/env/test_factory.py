@@ -132,7 +132,7 @@ def test_a_request_is_json_and_its_factory_pickles():
             r"registers no environment 'mak' \(did you mean 'make'\?\); name the",
         ),
         ("gymnasium:Own-v9", {}, UsageError, "'gymnasium' has no callable and registers no environment"),
-        ("own_envs:Snake-v1", {}, UsageError, "registers no environment 'Snake-v1'; name the"),  # not make
+        ("own_envs:Worm-v1", {}, UsageError, "registers no environment 'Worm-v1'; name the"),  # not make
         ("own_envs:nothing", {}, EnvContractError, "returned a int, not a gymnasium.Env$"),
         (
             "own_envs:Alike",
